@@ -82,10 +82,16 @@ def test_relative_error_of_bfp8_on_gaussian_values(rng):
 
 @pytest.mark.parametrize(
     ("quantizer", "k", "bits"),
-    [(BFP8, 768, 8.25), (INT8, 768, 8 + 32 / 768), (Quantizer(Block(32), EXACT), 768, 9.0), (Quantizer(Row(), POW2), 768, 8 + 8 / 768),
-     (Quantizer(Block(32), EXACT, half=True), 768, 8.5), (Quantizer(Block(256), EXACT), 300, 8 + 64 / 300),
-     (Quantizer(Block(16), ScaleRule(8)), 160, 9.0)],
-)  # fmt: skip
+    [
+        (BFP8, 768, 8.25),
+        (INT8, 768, 8 + 32 / 768),
+        (Quantizer(Block(32), EXACT), 768, 9.0),
+        (Quantizer(Row(), POW2), 768, 8 + 8 / 768),
+        (Quantizer(Block(32), EXACT, half=True), 768, 8.5),
+        (Quantizer(Block(256), EXACT), 300, 8 + 64 / 300),
+        (Quantizer(Block(16), ScaleRule(8)), 160, 9.0),
+    ],
+)
 def test_bits_per_value_are_what_is_stored(quantizer, k, bits):
     assert quantizer.bits_per_value(12, k) == pytest.approx(bits)
     q = quantize.quantize(np.ones((12, k), np.float32), quantizer)

@@ -1,7 +1,7 @@
 """Reference quantization in NumPy: what every kernel has to reproduce bit for bit.
 
-The largest magnitude `a` of a group gives a scale `s >= a` by the quantizer's rule; a code is rint(x * (127 / s)), worth
-s / 127. All arithmetic is float32, rounding is half to even. Groups whose largest magnitude is below `TINY` become
+The largest magnitude `a` of a group gives a scale `s >= a` by the quantizer's rule; a code is rint(x * (127 / s)),
+worth s / 127. All arithmetic is float32, rounding is half to even. Groups whose largest magnitude is below `TINY` become
 zeros with step 0. Powers 2^(k/n) stop at 2^127, the largest that float32 holds: larger magnitudes clip to it.
 """
 
@@ -27,7 +27,7 @@ class Quantized:
     """Codes of an (N, K) matrix with their scales.
 
     codes : (N, K) int8 in [-127, 127].
-    scales : (N, B) as stored, (1, 1) for one scale a tensor: float32 or float16 steps, or int8/int16 indices k of 2^(k/n).
+    scales : (N, B) as stored, (1, 1) for one scale a tensor: float steps, or int8/int16 indices k of scales 2^(k/n).
     """
 
     codes: np.ndarray

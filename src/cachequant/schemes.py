@@ -1,6 +1,6 @@
 """Number formats: how 8-bit codes share scales, and which matrices use which format.
 
-A `Quantizer` is symmetric 8-bit with a *granularity* (what shares a scale) and a *scale rule* (which scales are allowed).
+A `Quantizer` is symmetric 8-bit: a *granularity* (what shares a scale) and a *scale rule* (which scales are allowed).
 BFP8 is block floating point: blocks of 32 with power-of-two scales (as in MSFP and the OCP MX formats); "int8" is
 the usual dynamic scheme with one exact scale a row (LLM.int8(), section 2; per token for activations).
 """
@@ -73,7 +73,7 @@ class ScaleRule:
 
     @property
     def dtype(self) -> str:
-        """How a scale is stored: the indices k of the powers of two that float32 holds fit a byte, finer ones do not."""
+        """How a scale is stored: the exponents of float32's powers of two fit a byte, finer indices do not."""
         return {None: "float32", 1: "int8"}.get(self.steps, "int16")
 
 
@@ -136,7 +136,7 @@ class Scheme:
 
     @property
     def chunk_stable(self) -> bool:
-        """Whether logits do not depend on how a prompt is cut: a dynamic per-tensor activation scale depends on the chunk."""
+        """Whether logits are independent of how a prompt is cut; a per-tensor activation scale depends on the cut."""
         return self.activation is None or self.activation.granularity != Tensor()
 
     def bits_per_value(self, rows: int, k: int) -> float:

@@ -1,0 +1,163 @@
+"""The forward pass of GPT-2 and Llama decoders over paged K/V (GPT-2: Radford et al. 2019; Llama: Touvron et al. 2023).
+
+Written against NumPy arrays and the kernels only. Every row of a chunk goes through arithmetic that does not depend on
+the other rows, so logits are bit-identical however a prompt is cut (contract C1), for every chunk-stable scheme.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cachequant.decoder.config import DecoderConfig
+from cachequant.decoder.linear import PackedLinear, pack, pack_head
+from cachequant.kernels import attention, gemm, pointwise
+from cachequant.schemes import Scheme
+
+CHUNK = 512  # tokens a pass: bounds the scratch memory of a long prefill
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """RMSNorm, or LayerNorm when there is a bias."""
+
+    weight: np.ndarray
+    bias: np.ndarray | None
+    eps: float
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        out = np.empty_like(x)
+        if self.bias is None:
+            pointwise.rms_norm(x, self.weight, self.eps, out)
+        else:
+            pointwise.layer_norm(x, self.weight, self.bias, self.eps, out)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One decoder block; `up` holds gate and up stacked where the family has a gate."""
+
+    attn_norm: Norm
+    qkv: PackedLinear
+    output: PackedLinear
+    mlp_norm: Norm
+    up: PackedLinear
+    down: PackedLinear
+
+    @property
+    def nbytes(self) -> int:
+        return sum(m.nbytes for m in (self.qkv, self.output, self.up, self.down))
+
+
+class Decoder:
+    """Packed weights of one model under one scheme.
+
+    Parameters
+    ----------
+    config : the model's shape.
+    weights : canonical float32 tensors by name.
+    scheme : formats of weights, activations and head.
+    shared : a decoder of the same weights whose head is taken, where it is the same, instead of packed again.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, weights: Mapping[str, np.ndarray], scheme: Scheme, shared: "Decoder | None" = None
+    ):
+        self.config, self.scheme = config, scheme
+        self._embedding = weights["embed.weight"]
+        self._positions = weights["positions.weight"] if config.family == "gpt2" else None
+        self.final_norm = self._norm(weights, "final_norm")
+        self.layers = [self._layer(weights, f"layers.{i}.") for i in range(config.layers)]
+        if (
+            shared is not None
+            and shared.scheme.head == scheme.head
+            and (scheme.head is None or (shared.scheme.activation is None) == (scheme.activation is None))
+        ):
+            self.head = shared.head
+        else:
+            self.head = pack_head(weights["embed.weight" if config.tied else "head.weight"], scheme)
+        if config.rope_theta is not None:
+            angles = np.outer(np.arange(config.context), config.rope_frequencies())
+            self._cos, self._sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+    def _norm(self, weights: Mapping[str, np.ndarray], name: str) -> Norm:
+        bias = weights.get(name + ".bias")
+        return Norm(np.array(weights[name + ".weight"]), None if bias is None else np.array(bias), self.config.norm_eps)
+
+    def _layer(self, weights: Mapping[str, np.ndarray], prefix: str) -> Layer:
+        def linear(*names: str) -> PackedLinear:
+            names = [prefix + n for n in names]
+            matrices, biases = [weights[n + ".weight"] for n in names], [weights.get(n + ".bias") for n in names]
+            return pack(matrices, biases, self.scheme.weight, self.scheme.activation)
+
+        gpt2 = self.config.family == "gpt2"
+        return Layer(
+            attn_norm=self._norm(weights, prefix + "attn_norm"),
+            qkv=linear("attn.qkv") if gpt2 else linear("attn.q", "attn.k", "attn.v"),
+            output=linear("attn.o"),
+            mlp_norm=self._norm(weights, prefix + "mlp_norm"),
+            up=linear("mlp.up") if gpt2 else linear("mlp.gate", "mlp.up"),
+            down=linear("mlp.down"),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of packed matrices and biases, with the head (an untied float32 embedding is read a row at a time)."""
+        return sum(layer.nbytes for layer in self.layers) + self.head.nbytes
+
+    def forward(self, ids: np.ndarray, pages: np.ndarray, start: int) -> np.ndarray:
+        """Append tokens at positions `start`, ... to the pages and return their final hidden states.
+
+        Parameters
+        ----------
+        ids : (T,) int64 token ids.
+        pages : (P,) int64 base addresses of pages with room for start + T tokens.
+        start : absolute position of the first token.
+
+        Returns
+        -------
+        (T, width) float32, after the final norm.
+        """
+        chunk = CHUNK if self.scheme.chunk_stable else len(ids)
+        parts = [self._forward(ids[i : i + chunk], pages, start + i) for i in range(0, len(ids), chunk)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def logits(self, hidden: np.ndarray) -> np.ndarray:
+        """(T, width) final hidden states -> (T, V) float32 logits."""
+        return self.head(hidden)
+
+    def _embed(self, ids: np.ndarray, start: int) -> np.ndarray:
+        if self.config.tied and self.scheme.head is not None:
+            x = gemm.rows(self.head.weight, ids)
+        else:
+            x = self._embedding[ids]  # (T, width), a copy
+        if self._positions is not None:
+            x += self._positions[start : start + len(ids)]
+        return x
+
+    def _forward(self, ids: np.ndarray, pages: np.ndarray, start: int) -> np.ndarray:
+        x = self._embed(ids, start)
+        for i, layer in enumerate(self.layers):
+            x = layer.output(self._attention(i, layer, x, pages, start), residual=x)
+            x = layer.down(self._activate(layer.up(layer.mlp_norm(x))), residual=x)
+        return self.final_norm(x)
+
+    def _attention(self, i: int, layer: Layer, x: np.ndarray, pages: np.ndarray, start: int) -> np.ndarray:
+        c, tokens = self.config, len(x)
+        qkv = layer.qkv(layer.attn_norm(x)).reshape(tokens, c.heads + 2 * c.kv_heads, c.head_dim)
+        if c.rope_theta is not None:
+            pointwise.rope(qkv[:, : c.heads + c.kv_heads], self._cos, self._sin, start)
+        q, k, v = np.split(qkv, [c.heads, c.heads + c.kv_heads], axis=1)  # (T, heads, head_dim)
+        attention.append(k, v, pages, i, start)
+        out = np.empty((tokens, c.heads, c.head_dim), np.float32)
+        attention.attend(q, pages, i, start, c.kv_heads, c.head_dim**-0.5, out)
+        return out.reshape(tokens, -1)
+
+    def _activate(self, up: np.ndarray) -> np.ndarray:
+        if self.config.activation == "silu":
+            out = np.empty((len(up), up.shape[1] // 2), np.float32)
+            pointwise.silu_mul(up, out)
+            return out
+        pointwise.gelu_tanh(up)
+        return up

@@ -1,0 +1,58 @@
+"""Linear layers in the packed form that the kernels read."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cachequant import quantize
+from cachequant.kernels import gemm
+from cachequant.schemes import Quantizer, Scheme
+
+
+@dataclass(frozen=True, eq=False)
+class PackedLinear:
+    """`x @ W.T + b` for one matrix, or several stacked along their outputs.
+
+    weight : packed (N, K) matrix, float32 or 8-bit codes.
+    bias : (N,) float32, or None.
+    activation : how inputs are quantized; None multiplies them in float32.
+    """
+
+    weight: gemm.PackedMatrix
+    bias: np.ndarray | None = None
+    activation: Quantizer | None = None
+
+    def __call__(self, x: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
+        """(T, K) float32 -> (T, N) float32, plus `residual` (T, N) if given."""
+        return gemm.matmul(x, self.weight, self.activation, self.bias, residual)
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes + (self.bias.nbytes if self.bias is not None else 0)
+
+
+def pack(
+    weights: list[np.ndarray],
+    biases: list[np.ndarray | None],
+    weight: Quantizer | None,
+    activation: Quantizer | None,
+) -> PackedLinear:
+    """Quantize each (N_i, K) matrix alone, then stack them, so that stacking changes no value."""
+    if weight is None:
+        packed = gemm.pack_fp32(weights[0] if len(weights) == 1 else np.concatenate(weights))
+    else:
+        packed = gemm.pack_codes(quantize.concatenate([quantize.quantize(w, weight) for w in weights]))
+    if all(b is None for b in biases):
+        bias = None
+    else:
+        filled = [np.zeros(len(w), np.float32) if b is None else b for w, b in zip(weights, biases, strict=True)]
+        bias = np.concatenate(filled)
+    return PackedLinear(packed, bias, activation)
+
+
+def pack_head(weight: np.ndarray, scheme: Scheme) -> PackedLinear:
+    """The (V, width) output projection; with a quantized head its inputs share the head's granularity, exact scales."""
+    if scheme.head is None:
+        return pack([weight], [None], None, None)
+    inputs = Quantizer(scheme.head.granularity, scheme.head.scale) if scheme.activation else None
+    return pack([weight], [None], scheme.head, inputs)

@@ -1,0 +1,63 @@
+"""Tiny transformers checkpoints with random weights, one for each thing that a configuration can vary."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+GPT2 = dict(model_type="gpt2", vocab_size=131, n_positions=96, n_embd=40, n_layer=2, n_head=5)
+LLAMA = dict(
+    model_type="llama", vocab_size=131, max_position_embeddings=96, hidden_size=48, intermediate_size=80,
+    num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, head_dim=8, tie_word_embeddings=True,
+)  # fmt: skip
+LLAMA3 = dict(
+    rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
+)
+TINY = {
+    "gpt2": GPT2,
+    "llama-gqa-tied": LLAMA,
+    "llama-odd-heads-untied": LLAMA
+    | dict(num_attention_heads=3, num_key_value_heads=3, head_dim=20, tie_word_embeddings=False),
+    "llama-biases": LLAMA | dict(attention_bias=True, mlp_bias=True),
+    "llama3-rope": LLAMA | dict(rope_parameters=LLAMA3 | {"rope_theta": 10000.0}),
+    "llama-linear-rope": LLAMA | dict(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}),
+    "qwen2": LLAMA | dict(model_type="qwen2", num_attention_heads=6, hidden_size=48, head_dim=8),
+}  # fmt: skip
+
+
+def transformers_model(name: str):
+    """A transformers model of `TINY[name]` with seeded weights large enough that logits differ clearly."""
+    torch = pytest.importorskip("torch")
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    fields = dict(TINY[name])
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(fields.pop("model_type"), **fields), dtype=torch.float32
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.2 + (1.0 if parameter.ndim == 1 else 0.0))
+    return model.eval()
+
+
+@cache
+def checkpoint(name: str, root: str) -> str:
+    """Folder below `root` with `transformers_model(name)` saved in it."""
+    folder = f"{root}/{name}"
+    transformers_model(name).save_pretrained(folder)
+    return folder
+
+
+def transformers_logits(model, ids) -> np.ndarray:
+    """(T, V) float32 logits of one forward pass."""
+    import torch
+
+    with torch.inference_mode():
+        return model(torch.tensor([list(ids)])).logits[0].numpy()
+
+
+def random_splits(rng: np.random.Generator, length: int, parts: int) -> list[slice]:
+    """Cuts [0, length) at random places."""
+    cuts = np.sort(rng.choice(np.arange(1, length), parts - 1, replace=False))
+    return [slice(a, b) for a, b in zip([0, *cuts], [*cuts, length], strict=True)]
