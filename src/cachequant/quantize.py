@@ -1,8 +1,8 @@
 """Reference quantization in NumPy: what every kernel has to reproduce bit for bit.
 
-The largest magnitude `a` of a group gives a scale `s >= a` by the quantizer's rule; a code is rint(x * (127 / s)),
-worth s / 127. All arithmetic is float32, rounding is half to even. Groups whose largest magnitude is below `TINY` become
-zeros with step 0. Powers 2^(k/n) stop at 2^127, the largest that float32 holds: larger magnitudes clip to it.
+The largest magnitude `a` of a group gives a scale `s >= a` by the rule; a code is rint(x * (127 / s)), worth s / 127.
+All arithmetic is float32, rounding is half to even. Groups whose largest magnitude is below `TINY` become zeros with
+step 0. Powers 2^(k/n) stop at 2^127, the largest that float32 holds: larger magnitudes clip to it.
 """
 
 from dataclasses import dataclass
