@@ -1,7 +1,7 @@
 """Statistics of repeated timings, and what one timed generation says about speed, latency and cost.
 
-A repetition is never dropped: the median is the headline, a bootstrap interval says how far to trust it, and every value
-is kept (Kalibera and Jones, "Rigorous benchmarking in reasonable time", 2013). Two arms are compared by ratios
+A repetition is never dropped: the median is the headline, a bootstrap interval says how far to trust it, and every
+value is kept (Kalibera and Jones, "Rigorous benchmarking in reasonable time", 2013). Two arms are compared by ratios
 *paired* within a repetition, because a shared machine drifts more between minutes than the arms differ.
 """
 

@@ -38,18 +38,19 @@ class Workload:
 SHORT = Workload("short", "Long before computers, people dreamed of thinking", 8, 50)
 LONG = Workload(
     "long",
-    "A calculating machine is older than electricity. In the seventeenth century Pascal built a brass box whose wheels "
-    "carried tens from one column to the next, and Leibniz added a stepped drum that could multiply. Two hundred years "
-    "later Babbage drew an engine with a store for numbers and a mill that worked on them, and Lovelace saw that such an "
-    "engine could weave patterns in algebra as the Jacquard loom weaves flowers and leaves. Neither saw it finished. The "
-    "next step came from wars and telephones: relays that clicked through sums, then valves that switched a thousand "
-    "times faster and failed almost as often. A program was a tangle of cables until somebody noticed that orders are "
-    "numbers too and may lie in the same memory as the data. From then on a machine could be given a new task without a "
-    "screwdriver. The transistor made it small, the integrated circuit made it cheap, and every few years the same area "
-    "of silicon held twice as many switches. Memory grew as well, but it did not grow quicker in the same measure: today "
-    "a processor can add a hundred numbers in the time that it takes to fetch a single one. Much of the craft of writing "
-    "fast programs is therefore the craft of waiting less. One keeps close what will be needed again, moves data in long "
-    "runs, and makes each number only as small as its purpose allows.",
+    "A calculating machine is older than electricity. In the seventeenth century Pascal built a brass box whose "
+    "wheels carried tens from one column to the next, and Leibniz added a stepped drum that could multiply. Two "
+    "hundred years later Babbage drew an engine with a store for numbers and a mill that worked on them, and "
+    "Lovelace saw that such an engine could weave patterns in algebra as the Jacquard loom weaves flowers and "
+    "leaves. Neither saw it finished. The next step came from wars and telephones: relays that clicked through "
+    "sums, then valves that switched a thousand times faster and failed almost as often. A program was a tangle of "
+    "cables until somebody noticed that orders are numbers too and may lie in the same memory as the data. From "
+    "then on a machine could be given a new task without a screwdriver. The transistor made it small, the "
+    "integrated circuit made it cheap, and every few years the same area of silicon held twice as many switches. "
+    "Memory grew as well, but it did not grow quicker in the same measure: today a processor can add a hundred "
+    "numbers in the time that it takes to fetch a single one. Much of the craft of writing fast programs is "
+    "therefore the craft of waiting less. One keeps close what will be needed again, moves data in long runs, and "
+    "makes each number only as small as its purpose allows.",
     270,
     10,
 )
@@ -63,8 +64,8 @@ def prompt_ids(count: int, vocab: int, tokenizer=None, text: str = LONG.text, se
     ----------
     count : at least 1.
     vocab : ids are below it.
-    tokenizer : with one, the ids of `text`, cut or repeated to `count`; without, uniform ids from `seed`, which is enough
-        for speed because speed does not depend on the values.
+    tokenizer : with one, the ids of `text`, cut or repeated to `count`; without, uniform ids from `seed`, which is
+        enough for speed because speed does not depend on the values.
     """
     if count < 1:
         raise InputError(f"a prompt needs at least 1 token, got {count}")
