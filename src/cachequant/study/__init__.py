@@ -1,0 +1,1 @@
+"""The study: runs compute notebooks, keeps their results with provenance, and draws what the book shows."""

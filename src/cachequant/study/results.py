@@ -1,0 +1,195 @@
+"""Result files: `{schema, parameters, provenance, data}`, one a compute notebook and set of results.
+
+A notebook calls `save` once, at its end. Pages call `load` or `both`: what this machine measured comes before the
+published reference. The environment variable CACHEQUANT_RESULTS names another set to show, such as `runs/NAME`.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cachequant.errors import ResultError
+from cachequant.study import layout, provenance, strict
+
+SCHEMA = 1
+_FIELDS = {"schema": int, "parameters": dict, "provenance": dict, "data": dict}
+_PROVENANCE = {
+    **{"notebook": str, "profile": str, "inputs": str, "commit": (str, type(None)), "dirty": (bool, type(None))},
+    **{"start": str, "seconds": (int, float), "load": dict, "versions": dict, "cpu": dict, "threads": dict},
+    **{"ram_bytes": int, "os": str, "models": list, "texts": list},
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result file as read: `set` is `local`, `reference` or `runs/NAME`."""
+
+    name: str
+    set: str
+    parameters: dict[str, Any]
+    provenance: dict[str, Any]
+    data: dict[str, Any]
+
+    def __getitem__(self, key: str) -> dict[str, Any]:
+        return {"parameters": self.parameters, "provenance": self.provenance, "data": self.data}[key]
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models measured; random weights are marked."""
+        return [m["name"] + (" (random weights)" if m.get("random") else "") for m in self.provenance["models"]]
+
+    @property
+    def texts(self) -> list[str]:
+        """Names of the texts scored."""
+        return [t["name"] for t in self.provenance["texts"]]
+
+    @property
+    def machine(self) -> str:
+        """Processor and threads."""
+        count = self.provenance["threads"].get("numba") or self.provenance["cpu"]["logical"]
+        return f"{self.provenance['cpu']['model']}, {count} thread{'s' * (count != 1)}"
+
+
+def sets() -> list[str]:
+    """Sets of results in the order in which they are looked through."""
+    chosen = os.environ.get("CACHEQUANT_RESULTS")
+    order = [chosen] if chosen else ["local"]
+    return order + ["reference"] * ("reference" not in order)
+
+
+def path(name: str, set_name: str) -> Path:
+    """File of the result `name` in a set, whether it exists or not."""
+    return layout.set_folder(set_name) / f"{name}.json"
+
+
+def load(name: str) -> Result:
+    """The result to show: of the first set of `sets()` that has one.
+
+    Raises
+    ------
+    ResultError
+        No set has it, or the file does not follow the schema.
+    """
+    for set_name in sets():
+        if path(name, set_name).is_file():
+            return read(name, set_name)
+    raise ResultError(f"no result {name!r} in results/{{{','.join(sets())}}}; `make book` computes it")
+
+
+def both(name: str) -> tuple[Result, Result | None]:
+    """The result to show, and the reference beside it if that is another one."""
+    shown = load(name)
+    other = shown.set != "reference" and path(name, "reference").is_file()
+    return shown, read(name, "reference") if other else None
+
+
+def read(name: str, set_name: str) -> Result:
+    """Reads and checks one result file."""
+    try:
+        text = path(name, set_name).read_text(encoding="utf8")
+    except FileNotFoundError:
+        raise ResultError(f"no result {name!r} in results/{set_name}") from None
+    found = parse(text, f"results/{set_name}/{name}.json")
+    validate(found, f"results/{set_name}/{name}.json")
+    return Result(name, set_name, found["parameters"], found["provenance"], found["data"])
+
+
+def parse(text: str, where: str) -> Any:
+    """Strict JSON: NaN and infinities, which Python's reader lets through, are errors."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except ValueError as error:
+        raise ResultError(f"{where} is not JSON: {error}") from None
+
+
+def validate(found: Any, where: str) -> None:
+    """Checks the frame of a result file.
+
+    Raises
+    ------
+    ResultError
+        Names the file, the field and what it has to be.
+    """
+    _check(found, _FIELDS, where)
+    if found["schema"] != SCHEMA:
+        raise ResultError(f"{where}: schema is {found['schema']}; this version reads {SCHEMA}")
+    origin = found["provenance"]
+    _check(origin, _PROVENANCE, f"{where}: provenance")
+    _check(
+        origin["cpu"],
+        {"model": str, "instruction_sets": list, "cores": (int, type(None)), "logical": int},
+        f"{where}: cpu",
+    )
+    for kind in ("models", "texts"):
+        for item in origin[kind]:
+            _check(item, {"name": str, "sha256": str}, f"{where}: {kind}")
+
+
+def save(data: dict[str, Any], models: Iterable[Any] = (), texts: Iterable[Any] = ()) -> Path:
+    """Hands the data of a compute notebook over; called once, at its end.
+
+    The runner completes it to a result file. Under plain papermill the file is `result-data.json` in the working
+    directory.
+
+    Parameters
+    ----------
+    data : dict
+        What pages read: JSON values, NumPy scalars and arrays, dataclasses. NaN and infinities are refused.
+    models, texts : iterables
+        What was measured, for the provenance: objects with `name` and `sha256`.
+    """
+    target = Path(os.environ.get("CACHEQUANT_DATA_FILE") or "result-data.json")
+    write(target, {"provenance": provenance.collect(models, texts), "data": strict.plain(data, "data")})
+    return target
+
+
+def checkpoint(name: str) -> Path:
+    """Folder for the parts of a long computation, kept until its notebook has succeeded.
+
+    It belongs to the notebook, its parameters and the library as they are now: after a change of any of these the
+    folder is another, empty one. Under plain papermill it is a new temporary folder.
+
+    Parameters
+    ----------
+    name : str
+        Tells several checkpoints of one notebook apart.
+    """
+    base = os.environ.get("CACHEQUANT_CHECKPOINTS") or tempfile.mkdtemp(prefix="cachequant-")
+    folder = Path(base) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write(target: Path, value: Any) -> None:
+    """Writes JSON to a file as a whole: a temporary file beside it is moved into place."""
+    text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".run-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _check(found: Any, fields: dict[str, Any], where: str) -> None:
+    if not isinstance(found, dict):
+        raise ResultError(f"{where}: {found!r} is not an object")
+    for field, kinds in fields.items():
+        kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+        if field not in found:
+            raise ResultError(f"{where}: no field {field!r}; needed: {', '.join(fields)}")
+        if type(found[field]) not in kinds:
+            names = " or ".join("null" if k is type(None) else k.__name__ for k in kinds)
+            raise ResultError(f"{where}: {field} is {found[field]!r}; it has to be {names}")
+
+
+def _refuse(constant: str):
+    raise ValueError(f"{constant} is not allowed")

@@ -1,0 +1,101 @@
+"""Every table of the book as text, for one set of results: `results/<set>/summary.md`.
+
+The pages are the one place where tables are defined, so their code cells are run here, without a kernel or Sphinx.
+"""
+
+import contextlib
+import io
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cachequant.errors import ResultError
+from cachequant.study import layout, results, tables
+
+_CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```\s*$", re.DOTALL | re.MULTILINE)
+_OPTIONS = re.compile(r"\A(?:---\n.*?\n---\n|(?::[^\n]*\n)+)", re.DOTALL)
+
+
+def write(set_name: str) -> Path:
+    """Writes the summary of a set and returns its path.
+
+    Raises
+    ------
+    ResultError
+        The set has no results, or a page reads one that exists nowhere.
+    """
+    folder = layout.set_folder(set_name)
+    if not any(folder.glob("*.json")):
+        raise ResultError(f"no results in results/{set_name}")
+    parts = [f"# Tables of results/{set_name}", _origin(set_name)]
+    with _showing(set_name):
+        for page in pages():
+            found = page_tables(page)
+            if found:
+                parts += [f"## {title(page)}", *(t.text for t in found)]
+    target = folder / "summary.md"
+    temporary = target.with_suffix(".tmp")
+    temporary.write_text("\n\n".join(parts) + "\n", encoding="utf8")
+    os.replace(temporary, target)
+    return target
+
+
+def pages() -> list[Path]:
+    """The book's pages with code, in the order of its table of contents."""
+    toc = yaml.safe_load((layout.root() / "_toc.yml").read_text(encoding="utf8"))
+    names = [toc["root"]] + [c["file"] for part in toc["parts"] for c in part["chapters"]]
+    found = [layout.root() / f"{name}.md" for name in names]
+    return [p for p in found if p.is_file() and "{code-cell}" in p.read_text(encoding="utf8")]
+
+
+def title(page: Path) -> str:
+    """First heading of a page."""
+    return re.search(r"^# (.+)$", page.read_text(encoding="utf8"), re.MULTILINE).group(1)
+
+
+def code(page: Path) -> str:
+    """The code cells of a page as one program."""
+    text = page.read_text(encoding="utf8")
+    return "\n".join(_OPTIONS.sub("", cell.group(1)) for cell in _CELL.finditer(text))
+
+
+def page_tables(page: Path) -> list[tables.Table]:
+    """Runs the code cells of a page and returns the tables that it makes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names: dict[str, Any] = {"__name__": page.stem, "display": lambda *_: None}
+    with tables.recording() as found, contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(code(page), str(page), "exec"), names)
+    plt.close("all")
+    return found
+
+
+def _origin(set_name: str) -> str:
+    lines = []
+    for name in layout.notebooks():
+        if results.path(name, set_name).is_file():
+            r = results.read(name, set_name)
+            commit = (r.provenance["commit"] or "unknown")[:10] + ("+" if r.provenance["dirty"] else "")
+            lines.append(
+                f"- {name}: profile {r.provenance['profile']}, {r.provenance['start']}, commit {commit}, {r.machine}"
+            )
+    return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def _showing(set_name: str):
+    before = os.environ.get("CACHEQUANT_RESULTS")
+    os.environ["CACHEQUANT_RESULTS"] = set_name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CACHEQUANT_RESULTS"]
+        else:
+            os.environ["CACHEQUANT_RESULTS"] = before

@@ -1,0 +1,163 @@
+"""Numbered tables for the book: what is shown beside the reference, under a caption that names what was measured.
+
+A table never mixes texts: where the reference was scored on another text than the result shown, it becomes a second
+table of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from cachequant.errors import ResultError
+from cachequant.study.results import Result
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: the key of its values in a row, its title with the unit, and how numbers are written.
+
+    A value may be a number, text, None, or a mapping with `low`, `high` and `median` or `value`, which is written with
+    its interval. Columns that name a row (`measured=False`) stand once; measured ones once for each result.
+    """
+
+    key: str
+    title: str
+    format: str = ""
+    measured: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """A finished table; notebooks and pages show it as MyST, `text` is the same as plain Markdown."""
+
+    name: str
+    caption: str
+    head: list[str]
+    align: list[str]
+    body: list[list[str]]
+
+    @property
+    def text(self) -> str:
+        """Caption and pipe table."""
+        return f"**{self.caption}**\n\n{self._pipes()}"
+
+    def _repr_markdown_(self) -> str:
+        return f":::{{table}} {self.caption}\n:name: {self.name}\n\n{self._pipes()}\n:::\n"
+
+    def _pipes(self) -> str:
+        lines = [self.head, self.align, *self.body]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Several tables shown one after the other."""
+
+    parts: tuple[Table, ...]
+
+    def _repr_markdown_(self) -> str:
+        return "\n\n".join(part._repr_markdown_() for part in self.parts)
+
+
+_recorded: list[Table] | None = None
+
+
+@contextmanager
+def recording():
+    """Collects every table made inside the block; yields the list."""
+    global _recorded
+    before, _recorded = _recorded, []
+    try:
+        yield _recorded
+    finally:
+        _recorded = before
+
+
+def table(
+    name: str,
+    caption: str,
+    columns: Sequence[Column],
+    rows: Callable[[Result], Sequence[Row]],
+    shown: Result,
+    reference: Result | None = None,
+    models: Sequence[str] | None = None,
+    texts: Sequence[str] | None = None,
+) -> Table | Tables:
+    """Makes a numbered table from results; `shown` and `reference` are what `results.both` gives.
+
+    Parameters
+    ----------
+    name : str
+        Label for references, such as `tab-quality`; unique in the book.
+    caption : str
+        What the table shows. Model, text and machine are added to it.
+    columns : sequence of Column
+        Those with `measured=False` tell rows apart, and pair the rows of the two results.
+    rows : callable
+        Takes a Result and gives its rows, each a mapping from column keys to values.
+    models, texts : sequences of str, optional
+        Names to put into the caption, where the table shows only some of those in the provenance; `()` for none.
+    """
+    keys = [c.key for c in columns if not c.measured]
+    if reference is None:
+        made: Table | Tables = _one(name, _caption(caption, shown, models, texts), columns, [(r,) for r in rows(shown)])
+    elif shown.texts == reference.texts:
+        where = _caption(caption, shown, models, texts)
+        where += f" Reference: {reference.machine}." if shown.machine != reference.machine else ""
+        made = _one(name, where, columns, _paired(rows(shown), rows(reference), keys))
+    else:
+        first = _one(name, _caption(caption, shown, models, texts), columns, [(r,) for r in rows(shown)])
+        title = _caption(f"{caption.rstrip('.')}: the published reference.", reference, models, None)
+        made = Tables((first, _one(f"{name}-reference", title, columns, [(r,) for r in rows(reference)])))
+    if _recorded is not None:
+        _recorded.extend(made.parts if isinstance(made, Tables) else [made])
+    return made
+
+
+def value(item: Any, form: str = "") -> str:
+    """A cell: `12.3`, `12.3 [11.9, 12.8]` for an interval, text as it is, a dash for None."""
+    if item is None:
+        return "–"
+    if isinstance(item, dict):
+        middle = item["median"] if "median" in item else item["value"]
+        if item.get("low") is None or item.get("high") is None:
+            return value(middle, form)
+        return f"{value(middle, form)} [{value(item['low'], form)}, {value(item['high'], form)}]"
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if isinstance(item, (int, float)):
+        return format(item, form).replace("-", "−") if form else f"{item}"
+    return str(item).replace("|", "\\|")
+
+
+def _one(name: str, caption: str, columns: Sequence[Column], lines: list[tuple[Row | None, ...]]) -> Table:
+    sides = max(map(len, lines), default=1)
+    labels = ["", ", reference"][:sides]
+    head, align, body = [], [], []
+    for column in columns:
+        head += [column.title + label for label in (labels if column.measured else [""])]
+        align += ["--:" if column.measured else ":--"] * (sides if column.measured else 1)
+    for line in lines:
+        cells = []
+        for column in columns:
+            sources = line if column.measured else [next(filter(None, line))]
+            cells += [value(row.get(column.key) if row else None, column.format) for row in sources]
+        body.append(cells)
+    return Table(name, " ".join(caption.split()), head, align, body)
+
+
+def _paired(rows: Sequence[Row], others: Sequence[Row], keys: list[str]) -> list[tuple[Row | None, Row | None]]:
+    """Rows of both results with equal keys side by side; those of one result only stand alone."""
+    by_key = {tuple(row.get(k) for k in keys): row for row in others}
+    if len(by_key) != len(others):
+        raise ResultError(f"rows are not told apart by {keys}; mark more columns with measured=False")
+    paired = [(row, by_key.pop(tuple(row.get(k) for k in keys), None)) for row in rows]
+    return paired + [(None, row) for row in by_key.values()]
+
+
+def _caption(caption: str, result: Result, models: Sequence[str] | None, texts: Sequence[str] | None) -> str:
+    what = [", ".join(result.models if models is None else models), ", ".join(result.texts if texts is None else texts)]
+    return f"{caption} " + "; ".join([*filter(None, what), result.machine]) + "."
