@@ -1,0 +1,147 @@
+"""Error of the 8-bit formats on given numbers, against what theory says from the scales alone.
+
+A uniform quantizer with step d has error variance d^2/12 where its input is smooth on the scale of a step (Bennett 1948).
+With s the scale of a group and d = s/127, the signal-to-noise ratio depends on one thing: how far s lies above the root
+mean square of what shares it. Granularity and scale rule act through that ratio only.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from cachequant import schemes
+from cachequant.quantize import Quantized, dequantize, quantize
+from cachequant.schemes import MAX_CODE, Quantizer
+
+
+def decibel(ratio: float) -> float:
+    return float(10 * np.log10(ratio))
+
+
+def snr_db(x: np.ndarray, quantizer: Quantizer) -> tuple[float, float]:
+    """Signal-to-noise ratio of a round trip in dB: energy of the (N, K) matrix `x` over energy of the error.
+
+    Returns
+    -------
+    measured : with the error that the codes make.
+    predicted : with d^2/12 for every value, d the step of its group: what the scales say alone.
+    """
+    x = np.asarray(x, np.float32)
+    q = quantize(x, quantizer)
+    energy, error = _energy(x), max(_energy(x - dequantize(q)), np.finfo(np.float32).tiny)
+    expected = float((_members(q) * q.steps().astype(np.float64) ** 2).sum()) / 12
+    return decibel(energy / error), decibel(energy / expected)
+
+
+def rule_cost_db(steps: int) -> float:
+    """Expected loss of scales 2^(k/steps), rounded up, against exact ones, if largest magnitudes are spread evenly in log2.
+
+    The mean of 4^u for u uniform in [0, 1/steps], as error grows with the square of the scale.
+    """
+    return decibel((4 ** (1 / steps) - 1) * steps / np.log(4))
+
+
+def sweep(matrices: dict[str, np.ndarray], quantizers: dict[str, Quantizer]) -> dict:
+    """Measure every format on every matrix.
+
+    Returns
+    -------
+    matrices : the labels, in the order of the lists below.
+    formats : {format: {granularity, rule, bits, snr_db, predicted_db}}; bits a value over all matrices, scales counted as
+        stored, and one SNR a matrix.
+    """
+    values = sum(x.size for x in matrices.values())
+    formats = {}
+    for name, quantizer in quantizers.items():
+        pairs = [snr_db(x, quantizer) for x in matrices.values()]
+        formats[name] = {
+            "granularity": quantizer.granularity.name,
+            "rule": rule_name(quantizer),
+            "bits": sum(quantizer.bits_per_value(*x.shape) * x.size for x in matrices.values()) / values,
+            "snr_db": [measured for measured, _ in pairs],
+            "predicted_db": [predicted for _, predicted in pairs],
+        }
+    return {"matrices": list(matrices), "formats": formats}
+
+
+def rule_loss(formats: dict, rule: str, granularity: str = "block32") -> float:
+    """dB that a scale rule lost against exact scales of the same granularity, mean over matrices of a `sweep`."""
+    exact, coarse = (np.mean(formats[f"{granularity}-{r}"]["snr_db"]) for r in ("exact", rule))
+    return float(exact - coarse)
+
+
+def rule_name(quantizer: Quantizer) -> str:
+    """Name of the scale rule; exact scales stored as float16 count as a rule of their own."""
+    return quantizer.scale.name + ("-fp16" if quantizer.half else "")
+
+
+def all_formats() -> dict[str, Quantizer]:
+    """The 35 formats of the grid, and exact scales stored as float16 for every granularity."""
+    grid = [scheme.weight for scheme in schemes.grid().values()]
+    half = [replace(q, half=True) for q in grid if q.scale == schemes.EXACT]
+    return {q.name: q for q in grid + half}
+
+
+def outliers(x: np.ndarray) -> dict:
+    """How uneven the (N, K) matrix is.
+
+    Returns
+    -------
+    kurtosis : fourth moment about the mean over the squared variance; 3 for a Gaussian.
+    max_over_median : largest magnitude over the median magnitude.
+    crest : median over rows of max / root mean square, what one scale a row has to span.
+    channel : the column with the largest magnitude.
+    channel_share : its part of the energy of all columns.
+    channel_maxima : (K,) largest magnitude of each column.
+    """
+    x = np.asarray(x, np.float64)
+    magnitude, energy = np.abs(x), (x**2).sum(0)
+    centred = x - x.mean()
+    maxima = magnitude.max(0)
+    channel = int(maxima.argmax())
+    return {
+        "kurtosis": float((centred**4).mean() / (centred**2).mean() ** 2),
+        "max_over_median": float(maxima.max() / np.median(magnitude)),
+        "crest": float(np.median(magnitude.max(1) / np.sqrt((x**2).mean(1)))),
+        "channel": channel,
+        "channel_share": float(energy[channel] / energy.sum()),
+        "channel_maxima": maxima,
+    }
+
+
+def distinct_in_blocks(x: np.ndarray, block: int = 32) -> dict:
+    """How many different values blocks of a row hold: few of them where the numbers were codes before."""
+    whole = x[:, : x.shape[1] // block * block].reshape(-1, block)
+    distinct = 1 + (np.diff(np.sort(whole, axis=1), axis=1) != 0).sum(1)
+    return {"median": float(np.median(distinct)), "most": int(distinct.max())}
+
+
+def reproduced(x: np.ndarray, quantizer: Quantizer) -> float:
+    """Share of the values of `x` that come back unchanged."""
+    return float(np.mean(dequantize(quantize(x, quantizer)) == x))
+
+
+def worked_example(values: list[float], quantizer: Quantizer) -> dict:
+    """One group of values there and back: largest magnitude, scale, step, codes, and the values that come out."""
+    x = np.array([values], np.float32)
+    q = quantize(x, quantizer)
+    step = float(q.steps()[0, 0])
+    return {
+        "values": list(values),
+        "largest": float(np.abs(x).max()),
+        "scale": step * MAX_CODE,
+        "step": step,
+        "codes": q.codes[0].tolist(),
+        "back": dequantize(q)[0].tolist(),
+    }
+
+
+def _energy(x: np.ndarray) -> float:
+    return float(np.einsum("ij,ij->", x, x, dtype=np.float64))
+
+
+def _members(q: Quantized) -> np.ndarray:
+    """(1, B) how many values of a row each scale covers."""
+    k = q.codes.shape[1]
+    block = q.quantizer.block(k)
+    return np.minimum(block, k - np.arange(0, k, block))[None].astype(np.float64)
