@@ -1,8 +1,9 @@
 """The road from a textbook loop to the SIMD kernel: the same exact integer product, three times.
 
-Each rung multiplies int8 codes of activations (M, K) with int8 codes of weights and fills an int32 (M, N). Sums of integers
-do not depend on their order, so all rungs agree to the last bit; what differs is how often a value is loaded and how
-many products an instruction makes. The top rung is `gemm.matmul`, with the scales applied before a sum leaves the registers.
+Each rung multiplies int8 codes of activations (M, K) with int8 codes of weights and fills an int32 (M, N). Sums of
+integers do not depend on their order, so all rungs agree to the last bit; what differs is how often a value is loaded
+and how many products an instruction makes. The top rung is `gemm.matmul`, which also applies the scales before a sum
+leaves the registers.
 """
 
 import numpy as np
@@ -15,7 +16,7 @@ TILE = 32  # weight rows that stay in the first-level cache while every token pa
 
 @njit(cache=True)
 def triple_loop(a, b, out):
-    """As a textbook writes it, with the weights as (K, N): one thread, and a stride of N bytes between neighbours in k."""
+    """As a textbook writes it, weights as (K, N): one thread, and N bytes between neighbours in k."""
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
             total = int32(0)
@@ -26,7 +27,7 @@ def triple_loop(a, b, out):
 
 @njit(cache=True, parallel=True)
 def blocked(a, b, out):
-    """Weights as (N, K), so that both operands are read in order; a tile of weight rows serves all tokens before the next."""
+    """Weights as (N, K), so that both operands are read in order; a tile of weight rows serves every token in turn."""
     for tile in prange((b.shape[0] + TILE - 1) // TILE):
         for i in range(a.shape[0]):
             for j in range(tile * TILE, min((tile + 1) * TILE, b.shape[0])):
@@ -37,7 +38,7 @@ def blocked(a, b, out):
 
 
 def rescale(sums, x: Quantized, w: Quantized):
-    """(M, N) float32 from the integer sums: one multiplication by the two steps, in the order that the SIMD kernel has."""
+    """(M, N) float32 from the integer sums: one product with the two steps, multiplied as in the SIMD kernel."""
     return sums.astype(np.float32) * (x.steps() * w.steps().T)
 
 

@@ -1,1 +1,1 @@
-"""Figures of the book: one function a figure, taking a result's data (and an axis where there is one), returning the axis."""
+"""Figures of the book: one function a figure, from a result's data to the axis that it drew on."""

@@ -57,8 +57,8 @@ def decoder_block(model: dict, ax=None):
 
     Parameters
     ----------
-    model : `family`, `layers`, `vocab`, `width`, `quantized` (number of 8-bit matrices) and `block_matrices`, the matrices of
-        one block as {`name`, `out`, `in`}.
+    model : `title`, `family`, `layers`, `vocab`, `width`, `quantized` (number of 8-bit matrices) and
+        `block_matrices`, those of one block as {`name`, `out`, `in`}.
 
     Returns
     -------

@@ -1,0 +1,151 @@
+"""Figures of the kernel chapter: the ladder, layers against torch, stages, streaming, and the roofline."""
+
+import numpy as np
+
+from cachequant.study.figures import style
+
+
+def ladder(rungs: dict, ax=None):
+    """Billions of operations a second of each rung, on a logarithmic axis.
+
+    Parameters
+    ----------
+    rungs : {name: {"median", "low", "high"} in GOP/s}, from the bottom rung to the top one.
+    """
+    ax = ax or style.figure(0.6 + 0.3 * len(rungs))[1]
+    y, cells = np.arange(len(rungs))[::-1], list(rungs.values())
+    medians = [c["median"] for c in cells]
+    tones = [style.GREY if name.startswith("torch") else style.BLUE for name in rungs]
+    start = min(medians) / 3
+    ax.barh(y, [m - start for m in medians], 0.7, left=start, color=tones)
+    for at, m in zip(y, medians, strict=True):
+        ax.annotate(style.number(m), (m, at), (4, 0), textcoords="offset points", va="center")
+    ax.set_xscale("log")
+    ax.set(yticks=y, yticklabels=list(rungs), xlim=(start, max(medians) * 9), xlabel="billion operations a second")
+    ax.grid(axis="y", visible=False)
+    return ax
+
+
+def layers(shapes: dict, order: list[str]):
+    """Time of each layer in each arm relative to the first arm; one axis a number of tokens.
+
+    Parameters
+    ----------
+    shapes : {tokens: {layer: {arm: seconds}}}.
+    order : arms; the first is the one that the others are compared with.
+    """
+    _, axes = style.figure(2.5, len(shapes), 1, squeeze=False)
+    for ax, (tokens, rows) in zip(axes[:, 0], shapes.items(), strict=True):
+        width = 0.8 / (len(order) - 1)
+        for i, arm in enumerate(order[1:]):
+            x = np.arange(len(rows)) + (i - (len(order) - 2) / 2) * width
+            speedup = [r[order[0]] / r[arm] for r in rows.values()]
+            ax.bar(x, speedup, width * 0.92, color=style.color(arm), label=arm)
+            for at, value in zip(x, speedup, strict=True):
+                ax.annotate(f"{value:.1f}", (at, value), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+        ax.axhline(1, color=style.GREY, linestyle=(0, (4, 2)), linewidth=1)
+        ax.set(xticks=range(len(rows)), xticklabels=list(rows), ylabel=f"times {order[0]}")
+        ax.set_title("one token" if int(tokens) == 1 else f"{tokens} tokens at once")
+        ax.margins(y=0.15)
+        ax.grid(axis="x", visible=False)
+    look = {"handlelength": 1, "columnspacing": 1.2, "frameon": False}
+    ax.get_figure().legend(*ax.get_legend_handles_labels(), ncols=len(order) - 1, loc="outside lower center", **look)
+    return axes[:, 0]
+
+
+def stages(rows: dict, ax=None):
+    """Share of a layer's time in each stage, with the total written behind.
+
+    Parameters
+    ----------
+    rows : {label: {stage: seconds}}; every row has the same stages.
+    """
+    ax = ax or style.figure(0.9 + 0.3 * len(rows))[1]
+    y, names = np.arange(len(rows))[::-1], list(next(iter(rows.values())))
+    left = np.zeros(len(rows))
+    totals = np.array([sum(r.values()) for r in rows.values()])
+    for name, tone in zip(names, (style.ORANGE, style.BLUE, style.GREEN), strict=False):
+        share = np.array([r[name] for r in rows.values()]) / totals
+        ax.barh(y, share, 0.7, left=left, color=tone, label=name)
+        for at, a, s in zip(y, left, share, strict=True):
+            if s > 0.09:
+                ax.text(a + s / 2, at, f"{s:.0%}", ha="center", va="center", color="white", fontsize=8)
+        left += share
+    for at, total in zip(y, totals, strict=True):
+        ax.annotate(_duration(total), (1, at), (4, 0), textcoords="offset points", va="center")
+    ax.set(
+        yticks=y, yticklabels=list(rows), xlim=(0, 1.2), xticks=[], xlabel="share of the layer's time, and its total"
+    )
+    ax.legend(ncols=len(names), loc="lower left", bbox_to_anchor=(0, 1), frameon=False, borderpad=0)
+    ax.grid(visible=False)
+    return ax
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def streaming(arms: dict, bandwidth: float, ax=None):
+    """Weight bytes a second of a matrix-vector product: weights in the cache against weights out of memory.
+
+    Parameters
+    ----------
+    arms : {arm: {"hot": GB/s, "cold": GB/s}}.
+    bandwidth : GB/s of reading memory.
+    """
+    ax = ax or style.figure(1.0 + 0.32 * len(arms))[1]
+    for y, (arm, cell) in zip(range(len(arms))[::-1], arms.items(), strict=True):
+        ax.plot([cell["cold"], cell["hot"]], [y, y], color=style.color(arm), linewidth=1.2)
+        ax.plot(cell["cold"], y, "o", color=style.color(arm), markersize=7)
+        ax.plot(cell["hot"], y, "o", color=style.color(arm), markersize=7, markerfacecolor="white")
+        right = max(cell["cold"], cell["hot"])
+        text = f"{style.number(cell['cold'])} cold, {style.number(cell['hot'])} hot"
+        ax.annotate(text, (right, y), (6, 0), textcoords="offset points", va="center")
+    ax.axvline(bandwidth, color=style.GREY, linestyle=(0, (4, 2)), linewidth=1)
+    ax.annotate(
+        "memory",
+        (bandwidth, len(arms) - 0.45),
+        (0, 0),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        color="#555555",
+    )
+    top = max(max(c.values()) for c in arms.values())
+    ax.set(yticks=range(len(arms))[::-1], yticklabels=list(arms), ylim=(-0.6, len(arms) - 0.4))
+    ax.set(
+        xlim=(0, max(top, bandwidth) * 1.45),
+        xlabel="GB/s of weights (full: from memory, hollow: from cache)",
+    )
+    ax.grid(axis="y", visible=False)
+    return ax
+
+
+def roofline(points: list[dict], peaks: dict, bandwidth: float, ax=None):
+    """Operations a second against operations a byte, with what this machine allows.
+
+    Parameters
+    ----------
+    points : {"arm", "tokens", "intensity" in operations a byte of memory traffic, "gops"}.
+    peaks : {label: GOP/s}, the flat roofs.
+    bandwidth : GB/s, the sloping roof.
+    """
+    ax = ax or style.figure(3.4)[1]
+    reach = [p["intensity"] for p in points]
+    x = np.geomspace(min(reach) / 2, max(reach) * 6, 200)
+    look = {"textcoords": "offset points", "color": "#555555"}
+    for label, peak in peaks.items():
+        ax.plot(x, np.minimum(peak, bandwidth * x), color=style.GREY, linewidth=1)
+        ax.annotate(f"{label} {style.number(peak)}", (x[-1], peak), (0, 3), ha="right", **look)
+    ax.annotate(f"memory {style.number(bandwidth)} GB/s", (x[40], bandwidth * x[40]), (-4, 4), ha="right", **look)
+    ends = {}
+    for arm in dict.fromkeys(p["arm"] for p in points):
+        own = sorted((p for p in points if p["arm"] == arm), key=lambda p: p["intensity"])
+        at = [p["intensity"] for p in own], [p["gops"] for p in own]
+        ax.plot(*at, style.marker(arm), ls=":", lw=1, color=style.color(arm))
+        ends[arm] = (at[0][-1], at[1][-1], style.color(arm))
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set(xlabel="operations a byte of memory traffic", ylabel="billion operations a second")
+    style.label_lines(ax, ends)
+    return ax

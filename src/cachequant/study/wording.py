@@ -1,0 +1,57 @@
+"""Words of the book that depend on what was measured, so that a sentence stays true on another machine.
+
+A ratio is {median, low, high} of "first / second" in a metric where larger is better; its interval decides the words.
+"""
+
+from collections.abc import Iterable
+
+
+def verdict(ratio: dict) -> str:
+    """How the first compares with the second, to be followed by the second's name.
+
+    >>> verdict({"median": 1.8, "low": 1.7, "high": 1.9})
+    'faster than'
+    """
+    if ratio["low"] > 1:
+        return "faster than"
+    return "slower than" if ratio["high"] < 1 else "within the noise of"
+
+
+def times(ratio: dict, digits: int = 2) -> str:
+    """The ratio with its interval, as in ``1.80 (1.70 to 1.90) times``."""
+    median, low, high = (f"{ratio[k]:.{digits}f}" for k in ("median", "low", "high"))
+    return f"{median} ({low} to {high}) times"
+
+
+def listed(names: Iterable[str], none: str = "none") -> str:
+    """``a, b and c``; the word for an empty list where there are none.
+
+    >>> listed(["int8", "bfp8", "w8"])
+    'int8, bfp8 and w8'
+    """
+    *rest, last = names = list(names) or [none]
+    return f"{', '.join(rest)} and {last}" if len(names) > 1 else last
+
+
+def best(cells: dict[str, dict]) -> str:
+    """The name with the highest median, with all those whose intervals reach into its own.
+
+    Parameters
+    ----------
+    cells : {name: {"median", "low", "high"}}.
+    """
+    top = max(cells.values(), key=lambda c: c["median"])
+    return listed(name for name, c in cells.items() if c["high"] >= top["low"])
+
+
+def wins(ratios: dict[int, dict]) -> str:
+    """At which prompt lengths something is faster: ``at every length measured``, ``at 8 and 32 tokens``, ``at none``.
+
+    Parameters
+    ----------
+    ratios : {prompt length: ratio to the baseline}.
+    """
+    won = [n for n, r in sorted(ratios.items()) if r["low"] > 1]
+    if len(won) == len(ratios):
+        return "at every prompt length measured"
+    return f"at {listed(map(str, won))} tokens" if won else "at no prompt length measured"
