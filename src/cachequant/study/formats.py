@@ -1,8 +1,8 @@
 """Error of the 8-bit formats on given numbers, against what theory says from the scales alone.
 
-A uniform quantizer with step d has error variance d^2/12 where its input is smooth on the scale of a step (Bennett 1948).
-With s the scale of a group and d = s/127, the signal-to-noise ratio depends on one thing: how far s lies above the root
-mean square of what shares it. Granularity and scale rule act through that ratio only.
+A uniform quantizer with step d has error variance d^2/12 where its input is smooth on the scale of a step (Bennett
+1948). With s the scale of a group and d = s/127, the signal-to-noise ratio depends on one thing: how far s lies above
+the root mean square of what shares it. Granularity and scale rule act through that ratio only.
 """
 
 from dataclasses import replace
@@ -34,9 +34,10 @@ def snr_db(x: np.ndarray, quantizer: Quantizer) -> tuple[float, float]:
 
 
 def rule_cost_db(steps: int) -> float:
-    """Expected loss of scales 2^(k/steps), rounded up, against exact ones, if largest magnitudes are spread evenly in log2.
+    """Expected loss in dB of scales 2^(k/steps), rounded up, against exact ones.
 
-    The mean of 4^u for u uniform in [0, 1/steps], as error grows with the square of the scale.
+    The mean of 4^u for u uniform in [0, 1/steps]: error grows with the square of the scale, and largest magnitudes are
+    taken as spread evenly in log2.
     """
     return decibel((4 ** (1 / steps) - 1) * steps / np.log(4))
 
@@ -47,8 +48,8 @@ def sweep(matrices: dict[str, np.ndarray], quantizers: dict[str, Quantizer]) -> 
     Returns
     -------
     matrices : the labels, in the order of the lists below.
-    formats : {format: {granularity, rule, bits, snr_db, predicted_db}}; bits a value over all matrices, scales counted as
-        stored, and one SNR a matrix.
+    formats : {format: {granularity, rule, bits, snr_db, predicted_db}}; bits a value over all matrices, scales counted
+        as stored, and one SNR a matrix.
     """
     values = sum(x.size for x in matrices.values())
     formats = {}
