@@ -71,7 +71,7 @@ inputs = taps.capture(float_model, float_model.encode(source.text[: 20 * tokens]
 kinds["activations"] = formats.sweep({f"{i}.{site}": x for (i, site), x in inputs.items() if i in chosen}, quantizers)
 
 # %% [markdown]
-# Outliers: how far the largest values of each input and each matrix stand out, and whether always the same columns hold them.
+# Outliers: how far the largest values of each input and each matrix stand out, and which columns hold them.
 
 # %%
 profiles, outliers = {}, []
@@ -79,10 +79,9 @@ for (layer, site), x in inputs.items():
     found = formats.outliers(x)
     profiles.setdefault(site, {})[layer] = found.pop("channel_maxima")
     outliers.append({"layer": layer, "site": site, **found})
-loudest = {
-    site: max((r for r in outliers if r["site"] == site), key=lambda r: r["crest"])["layer"] for site in taps.SITES
-}
-profiles = {site: {"layer": loudest[site], "maxima": by_layer[loudest[site]]} for site, by_layer in profiles.items()}
+for site, by_layer in profiles.items():  # of the block where they stand out most
+    loudest = max((r for r in outliers if r["site"] == site), key=lambda r: r["crest"])["layer"]
+    profiles[site] = {"layer": loudest, "maxima": by_layer[loudest]}
 weight_outliers = []
 for n in config.linear_names():
     found = formats.outliers(asset.weights[f"{n}.weight"])
@@ -103,11 +102,9 @@ costs
 # Where the numbers of this checkpoint come from: distinct values in blocks of 32 show the codes it was stored in.
 
 # %%
-embedding = asset.weights["embed.weight"]
+embedding, downs = asset.weights["embed.weight"], [asset.weights[n] for n in names if n.endswith("down.weight")]
 origin = {
-    "weights": formats.distinct_in_blocks(
-        np.concatenate([asset.weights[n] for n in names if n.endswith("down.weight")])
-    ),
+    "weights": formats.distinct_in_blocks(np.concatenate(downs)),
     "embedding": formats.distinct_in_blocks(embedding),
     "reproduced": {name: formats.reproduced(embedding, q) for name, q in schemes.HEADS.items()},
 }

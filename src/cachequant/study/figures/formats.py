@@ -27,7 +27,7 @@ SITES = {
 def error_against_bits(formats: dict, ax=None):
     """SNR against bits a value, one line a scale rule, one point a granularity.
 
-    The horizontal axis is logarithmic in the bits spent on scales; one scale a matrix costs none and stands at the left.
+    The horizontal axis is logarithmic in the bits spent on scales; one scale a matrix costs none and stands left.
     """
     ax = ax or style.figure(3.4)[1]
     for rule, (label, color, marker) in RULES.items():
