@@ -24,17 +24,15 @@ help: ## list the targets
 setup: $(READY) ## create .venv, install the pinned packages, fetch the embedded model and text
 
 $(READY): requirements.lock pyproject.toml
-	@python=$${PYTHON:-}; \
-	for p in $$python python3 python3.13 python3.12 python3.11 python; do \
-	  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { python=$$p; break; }; \
-	  [ -z "$(PYTHON)" ] || break; python=; \
-	done; \
-	[ -n "$$python" ] && "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-	  { echo "error: cachequant needs Python 3.11 or newer; name one: make setup PYTHON=/path/to/python3.12" >&2; exit 2; }; \
-	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-	$(BIN)/python -m cachequant.assets
+	@[ -x $(BIN)/python ] || for p in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python); do \
+	  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && exec "$$p" -m venv $(VENV); \
+	done
+	@[ -x $(BIN)/python ] || { echo "error: cachequant needs Python 3.11 or newer$(if $(PYTHON), and $(PYTHON) is not); \
+	name one: make setup PYTHON=/path/to/python3.12" >&2; exit 2; }
+	@echo "installing the pinned packages into $(VENV) (minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m cachequant.assets
 	@touch $@
 
 book: setup ## compute what is out of date (PROFILE, 20 minutes at most by default), then the HTML
