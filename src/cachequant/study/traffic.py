@@ -1,0 +1,70 @@
+"""What one forward pass has to read and to multiply, from the shapes of a model alone.
+
+At batch 1 a decoded token reads every weight once and every cached key and value once (Pope et al., "Efficiently
+scaling transformer inference", 2022, section 2). Bandwidth divided by these bytes bounds decode, whatever the kernel.
+"""
+
+from cachequant import schemes
+from cachequant.decoder.config import DecoderConfig
+from cachequant.schemes import Quantizer
+
+FP32_BYTES = 4
+
+
+def shape(config: DecoderConfig) -> dict:
+    """Facts of a model that tables and the diagram show.
+
+    Returns
+    -------
+    family, layers, vocab, width : of the configuration.
+    quantized : number of matrices that a scheme turns into codes.
+    block_matrices : [{name, out, in}] of one block.
+    multiplications : {blocks, head} multiply-adds a token.
+    kv_bytes : of the float32 keys and values of one token.
+    """
+    matrices = block_matrices(config)
+    per_block = sum(m["out"] * m["in"] for m in matrices)
+    return {
+        "family": config.family,
+        "layers": config.layers,
+        "vocab": config.vocab,
+        "width": config.width,
+        "quantized": len(config.linear_names()),
+        "block_matrices": matrices,
+        "multiplications": {"blocks": per_block * config.layers, "head": config.vocab * config.width},
+        "kv_bytes": 2 * config.layers * config.kv_width * FP32_BYTES,
+    }
+
+
+def block_matrices(config: DecoderConfig) -> list[dict]:
+    """Names and sizes of the matrices of one block, in the order of the forward pass."""
+    queries, keys, width, ffn = config.attention_width, config.kv_width, config.width, config.ffn
+    sizes = {
+        "attn.qkv": (queries + 2 * keys, width),
+        "attn.q": (queries, width),
+        "attn.k": (keys, width),
+        "attn.v": (keys, width),
+        "attn.o": (width, queries),
+        "mlp.gate": (ffn, width),
+        "mlp.up": (ffn, width),
+        "mlp.down": (width, ffn),
+    }
+    names = [n.removeprefix("layers.0.") for n in config.linear_names() if n.startswith("layers.0.")]
+    return [{"name": n, "out": sizes[n][0], "in": sizes[n][1]} for n in names]
+
+
+def weight_bytes(config: DecoderConfig, scheme: str) -> dict:
+    """Bytes of matrices that a decoded token reads under a scheme, scales as stored: {blocks, head, total}."""
+    chosen = schemes.get(scheme)
+    blocks = sum(_bytes(m["out"], m["in"], chosen.weight) for m in block_matrices(config)) * config.layers
+    head = _bytes(config.vocab, config.width, chosen.head)
+    return {"blocks": blocks, "head": head, "total": blocks + head}
+
+
+def decode_bound(weights: float, kv: float, bandwidth: float) -> float:
+    """Tokens a second if reading `weights + kv` bytes at `bandwidth` GB/s took all the time."""
+    return bandwidth * 1e9 / (weights + kv)
+
+
+def _bytes(rows: int, k: int, quantizer: Quantizer | None) -> float:
+    return rows * k * (quantizer.bits_per_value(rows, k) / 8 if quantizer else FP32_BYTES)

@@ -1,0 +1,55 @@
+"""Bytes and multiplications a token agree with the published sizes of the two models."""
+
+import pytest
+
+from cachequant.decoder.config import DecoderConfig
+from cachequant.study import traffic
+
+GPT2 = DecoderConfig(
+    family="gpt2", vocab=50257, context=1024, width=768, layers=12, heads=12, kv_heads=12, head_dim=64, ffn=3072,
+    norm_eps=1e-5, activation="gelu_tanh", tied=True, attention_bias=True, output_bias=True, mlp_bias=True,
+)  # fmt: skip
+SMOLLM2 = DecoderConfig(
+    family="llama", vocab=49152, context=8192, width=576, layers=30, heads=9, kv_heads=3, head_dim=64, ffn=1536,
+    norm_eps=1e-5, activation="silu", tied=True, rope_theta=1e5,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("config,count", [(GPT2, 48), (SMOLLM2, 210)], ids=["gpt2", "smollm2"])
+def test_quantized_matrices_are_counted(config, count):
+    facts = traffic.shape(config)
+    assert facts["quantized"] == count == len(facts["block_matrices"]) * config.layers
+
+
+def test_multiplications_of_gpt2():
+    found = traffic.shape(GPT2)["multiplications"]
+    assert found == {"blocks": 12 * 12 * 768**2, "head": 50257 * 768}
+
+
+@pytest.mark.parametrize(
+    "config,scheme,megabytes",
+    [
+        (GPT2, "fp32", 494),
+        (GPT2, "int8", 239.5),
+        (GPT2, "int8+head", 126),
+        (SMOLLM2, "fp32", 538),
+        (SMOLLM2, "int8", 220),
+    ],
+)
+def test_bytes_a_token(config, scheme, megabytes):
+    found = traffic.weight_bytes(config, scheme)
+    assert found["total"] == found["blocks"] + found["head"]
+    assert found["total"] / 1e6 == pytest.approx(megabytes, abs=1)
+
+
+def test_bfp8_counts_its_exponents():
+    eight, block = traffic.weight_bytes(GPT2, "int8")["blocks"], traffic.weight_bytes(GPT2, "bfp8")["blocks"]
+    assert block == pytest.approx(85e6 * 8.25 / 8, rel=1e-2) and block > eight
+
+
+def test_key_value_bytes_follow_the_key_value_heads():
+    assert traffic.shape(SMOLLM2)["kv_bytes"] == 2 * 30 * 192 * 4
+
+
+def test_bound_is_bandwidth_over_bytes():
+    assert traffic.decode_bound(150e6, 10e6, 16.0) == pytest.approx(100)
