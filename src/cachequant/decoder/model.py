@@ -97,14 +97,14 @@ class Model:
         InputError : bad arguments, before any compute.
         NumericsError : non-finite logits.
         """
-        generation, steps = self._start(prompt, max_new_tokens, sampling)
+        generation, steps = self.start(prompt, max_new_tokens, **sampling)
         for _ in steps:
             pass
         return generation
 
     def stream(self, prompt: str | list[int], max_new_tokens: int | None = None, **sampling) -> Iterator[str]:
         """Like `generate`, but yields pieces of text as they come, never a part of a character."""
-        generation, steps = self._start(prompt, max_new_tokens, sampling)
+        generation, steps = self.start(prompt, max_new_tokens, **sampling)
         if self.tokenizer is None:
             raise InputError(f"{self.name} has no tokenizer: use generate() with token ids")
         return self._pieces(steps)
@@ -117,7 +117,10 @@ class Model:
         if piece := stream.finish():
             yield piece
 
-    def _start(self, prompt, max_new_tokens: int | None, sampling: dict) -> tuple[Generation, Iterator[int]]:
+    def start(
+        self, prompt: str | list[int], max_new_tokens: int | None = None, **sampling
+    ) -> tuple[Generation, Iterator[int]]:
+        """Like `generate`, but returns a generation to be filled, and the ids that fill it as they are drawn."""
         ids, context = self.encode(prompt), self.config.context
         unknown = set(sampling) - {"temperature", "top_k", "top_p", "seed"}
         if unknown:
