@@ -1,0 +1,252 @@
+"""Causal attention over pages of keys and values, with exact softmax in fixed order.
+
+One page holds 32 tokens of every layer; per layer K[kv_heads][d][32], so that the scores of 8 tokens are one vector,
+then V[kv_heads][32][d], so that 8 output dimensions are one vector; float32, contiguous. A query's softmax is cut only
+at absolute multiples of 256 tokens: each segment gives its maximum m, sum l and output o, and segments are folded in
+ascending order with the rescaling of online softmax (Milakov & Gimelshein 2018, section 3; FlashAttention, Dao et al.
+2022, section 3.1). Nothing in that order depends on the chunk, the tile or the threads, so neither do the bits.
+
+Kernels take plain arrays and check nothing.
+"""
+
+import numpy as np
+from numba import carray, njit, prange
+
+from cachequant.kernels.ir import exp, fetch_add, fma, pointer
+from cachequant.kernels.tiles import PAGE, SEGMENT, product, softmax
+
+TILE = 48  # query rows (position, head of the group) that share one pass over the pages
+SERIAL = 1 << 17  # multiply-adds below which waking a second thread costs more than it saves
+WORKERS = 64  # at most so many threads; one that finds no job left returns at once
+
+
+@njit(cache=True)
+def _floats(address, count):
+    return carray(pointer(address), (count,), np.float32)
+
+
+@njit(cache=True)
+def _micro(left):
+    """Rows of the next register tile: 6, 4, 3, 2 or 1."""
+    return 6 if left >= 6 else 4 if left >= 4 else left
+
+
+@njit(cache=True)
+def _scores(rows, q, keys, d, s):
+    """Scores of `rows` queries, packed [d][rows], against one page."""
+    if rows == 6:
+        product(6, 2, 1, 6, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
+    elif rows == 4:
+        product(4, 2, 1, 4, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
+    elif rows == 3:
+        product(3, 4, 1, 3, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
+    elif rows == 2:
+        product(2, 4, 1, 2, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
+    else:
+        product(1, 4, 1, 1, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
+
+
+@njit(cache=True)
+def _values(rows, p, values, d, o, tokens):
+    """Add `tokens` rows of values, weighted by p, to the outputs."""
+    if rows == 6:
+        product(6, 2, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
+    elif rows == 4:
+        product(4, 2, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
+    elif rows == 3:
+        product(3, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
+    elif rows == 2:
+        product(2, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
+    else:
+        product(1, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
+
+
+@njit(cache=True)
+def _segment(q, first, rows, group, segment, pages, keys, values, d, s, o, stats):
+    """One segment for `rows` query rows; row r stands at position (first + r) // group and reads nothing after it.
+
+    `keys` and `values` are offsets into a page; q, s, o, stats are addresses of the packed queries, the score buffer
+    (rows, 256), the outputs (rows, d) and the pairs (m, l). Rows before the segment are left alone.
+    """
+    begin = segment * SEGMENT
+    count = min((first + rows - 1) // group + 1 - begin, SEGMENT)  # tokens that the last row sees
+    for j in range(0, count, PAGE):
+        page = pages[(begin + j) // PAGE] + keys
+        r = 0
+        while r < rows:
+            m = _micro(rows - r)
+            if (first + r + m - 1) // group >= begin + j:
+                _scores(m, q + r * d * 4, page, d, s + (r * SEGMENT + j) * 4)
+            r += m
+    _floats(o, rows * d)[:] = 0
+    for r in range(rows):
+        seen = min((first + r) // group + 1 - begin, SEGMENT)
+        if seen > 0:
+            row, blocks = s + r * SEGMENT * 4, (seen + PAGE - 1) // PAGE
+            _floats(row + seen * 4, blocks * PAGE - seen)[:] = -np.inf
+            softmax(row, blocks, stats + r * 8)
+    for j in range(0, count, PAGE):
+        page = pages[(begin + j) // PAGE] + values
+        r = 0
+        while r < rows:
+            m = _micro(rows - r)
+            shared = min(max((first + r) // group + 1 - begin - j, 0), PAGE)  # tokens of the page that all m rows see
+            if shared > 0:
+                _values(m, s + (r * SEGMENT + j) * 4, page, d, o + r * d * 4, shared)
+            for i in range(r, r + m):
+                more = min((first + i) // group + 1 - begin - j, PAGE) - shared
+                if more > 0:
+                    _values(1, s + (i * SEGMENT + j + shared) * 4, page + shared * d * 4, d, o + i * d * 4, more)
+            r += m
+
+
+@njit(cache=True)
+def _fold(o, stats, total, sums, d):
+    """Add one row's segment (o, m, l) to its running (total, m, l)."""
+    part, whole, o, total = _floats(stats, 2), _floats(sums, 2), _floats(o, d), _floats(total, d)
+    if part[0] > whole[0]:
+        a = exp(whole[0] - part[0])
+        whole[0], whole[1] = part[0], fma(whole[1], a, part[1])
+        for i in range(d):
+            total[i] = fma(total[i], a, o[i])
+    else:
+        a = exp(part[0] - whole[0])
+        whole[1] = fma(part[1], a, whole[1])
+        for i in range(d):
+            total[i] = fma(o[i], a, total[i])
+
+
+@njit(cache=True)
+def _pack(q, stride, head, first, rows, group, start, scale, d, panel):
+    """Scale the query rows and lay them out [d][rows of the register tile]."""
+    r = 0
+    while r < rows:
+        m = _micro(rows - r)
+        out = _floats(panel + r * d * 4, m * d)
+        for i in range(m):
+            at = first + r + i
+            row = _floats(q + (at // group - start) * stride + (head * group + at % group) * d * 4, d)
+            for k in range(d):
+                out[k * m + i] = row[k] * scale
+        r += m
+
+
+@njit(cache=True)
+def _write(total, sums, out, stride, head, first, rows, group, start, d):
+    """Divide by the sums and store the rows where they belong."""
+    for r in range(rows):
+        at, weight = first + r, np.float32(1) / _floats(sums + r * 8, 2)[1]
+        row = _floats(out + (at // group - start) * stride + (head * group + at % group) * d * 4, d)
+        o = _floats(total + r * d * 4, d)
+        for i in range(d):
+            row[i] = o[i] * weight
+
+
+@njit(cache=True)
+def _worker(q, q_stride, out, out_stride, pages, base, start, tokens, kv_heads, group, d, scale, parts, counters):
+    """Take jobs until none is left. With `parts` a job is one segment of one tile, else all segments of one tile."""
+    every, tiles = tokens * group, (tokens * group + TILE - 1) // TILE
+    segments = (start + tokens - 1) // SEGMENT + 1
+    split = parts.size > 0
+    jobs = kv_heads * tiles * (segments if split else 1)
+    if counters[0] >= jobs:
+        return
+    panel, s = np.empty(TILE * d, np.float32), np.empty(TILE * SEGMENT, np.float32)
+    own = np.empty(0 if split else 2 * TILE * (d + 2), np.float32)
+    while True:
+        job = fetch_add(counters.ctypes.data)
+        if job >= jobs:
+            break
+        unit, segment = (job // segments, job % segments) if split else (job, 0)
+        head, index = unit % kv_heads, tiles - 1 - unit // kv_heads  # the longest first
+        rows, first = min(every - index * TILE, TILE), start * group + index * TILE
+        keys = base + head * d * PAGE * 4
+        values = keys + kv_heads * d * PAGE * 4
+        _pack(q, q_stride, head, first, rows, group, start, scale, d, panel.ctypes.data)
+        last = min(segments, ((first + rows - 1) // group) // SEGMENT + 1)
+        block = TILE * (d + 2) * 4
+        total = parts.ctypes.data + unit * segments * block if split else own.ctypes.data
+        sums = total + TILE * d * 4
+        if split:
+            o = total + segment * block
+            if segment < last:
+                _segment(panel.ctypes.data, first, rows, group, segment, pages, keys, values, d, s.ctypes.data, o,
+                         o + TILE * d * 4)  # fmt: skip
+            if fetch_add(counters.ctypes.data + (1 + unit) * 8) + 1 < segments:
+                continue
+        for i in range(last):
+            o = total + i * block if split else total + (block if i else 0)
+            if not split:
+                _segment(panel.ctypes.data, first, rows, group, i, pages, keys, values, d, s.ctypes.data, o,
+                         o + TILE * d * 4)  # fmt: skip
+            for r in range(rows if i else 0):
+                if (first + r) // group >= i * SEGMENT:
+                    _fold(o + r * d * 4, o + (TILE * d + r * 2) * 4, total + r * d * 4, sums + r * 8, d)
+        _write(total, sums, out, out_stride, head, first, rows, group, start, d)
+
+
+@njit(cache=True, parallel=True)
+def attend(q, pages, layer, start, kv_heads, scale, out):
+    """Causal attention of a chunk of queries over everything stored before and with them.
+
+    Parameters
+    ----------
+    q : (T, heads, d) float32; rows may be strided, each (heads, d) contiguous. Query i stands at position start + i and
+        sees positions 0 .. start + i. Head h reads the keys of head h // (heads // kv_heads).
+    pages : (P,) int64 base addresses of pages that hold start + T tokens of all layers.
+    layer : which layer of the pages.
+    start : absolute position of the first query.
+    kv_heads : heads of the pages.
+    scale : multiplies the scores, usually d ** -0.5.
+    out : (T, heads, d) float32, written.
+    """
+    tokens, heads, d = q.shape
+    group = heads // kv_heads
+    base = layer * 2 * kv_heads * d * PAGE * 4
+    tiles = (tokens * group + TILE - 1) // TILE
+    segments = (start + tokens - 1) // SEGMENT + 1
+    units = kv_heads * tiles
+    serial = tokens * (start + tokens) * heads * d < SERIAL
+    # few tiles, many segments: threads share the context; the result is the same either way
+    split = not serial and segments > 1 and units < WORKERS
+    workers = 1 if serial else min(units * segments if split else units, WORKERS)
+    parts = np.empty(units * segments * TILE * (d + 2) if split else 0, np.float32)
+    counters = np.zeros(1 + units, np.int64)
+    factor = np.float32(scale)
+    q_at, q_stride, out_at, out_stride = q.ctypes.data, q.strides[0], out.ctypes.data, out.strides[0]
+    if serial:
+        _worker(q_at, q_stride, out_at, out_stride, pages, base, start, tokens, kv_heads, group, d, factor, parts,
+                counters)  # fmt: skip
+    else:
+        for _ in prange(workers):
+            _worker(q_at, q_stride, out_at, out_stride, pages, base, start, tokens, kv_heads, group, d, factor, parts,
+                    counters)  # fmt: skip
+
+
+@njit(cache=True)
+def append(k, v, pages, layer, start):
+    """Write the keys and values of a chunk into its pages.
+
+    Parameters
+    ----------
+    k, v : (T, kv_heads, d) float32; rows may be strided, each (kv_heads, d) contiguous.
+    pages : (P,) int64 base addresses of pages with room for start + T tokens of all layers.
+    layer : which layer of the pages.
+    start : absolute position of the first row.
+    """
+    tokens, kv_heads, d = k.shape
+    base = layer * 2 * kv_heads * d * PAGE * 4
+    low = start
+    while low < start + tokens:
+        high = min(low // PAGE * PAGE + PAGE, start + tokens)
+        page = _floats(pages[low // PAGE] + base, 2 * kv_heads * d * PAGE)
+        for head in range(kv_heads):
+            keys, values = page[head * d * PAGE :], page[(kv_heads + head) * d * PAGE :]
+            for t in range(low, high):
+                row = _floats(k.ctypes.data + (t - start) * k.strides[0] + head * d * 4, d)
+                for i in range(d):
+                    keys[i * PAGE + t % PAGE] = row[i]
+                row = _floats(v.ctypes.data + (t - start) * v.strides[0] + head * d * 4, d)
+                for i in range(d):
+                    values[t % PAGE * d + i] = row[i]
+        low = high

@@ -1,0 +1,136 @@
+"""The page pool: references, budget, zeroed memory, threads."""
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachequant.errors import CachequantError, InputError
+from cachequant.kv.pages import BudgetError, PageError, PagePool
+
+
+def pool(pages=None, **shape):
+    shape = {"layers": 2, "kv_heads": 3, "head_dim": 20} | shape
+    bytes_ = PagePool(**shape).page_bytes
+    return PagePool(**shape, budget_bytes=None if pages is None else pages * bytes_ + bytes_ // 2)
+
+
+def memory(p, page):
+    return np.ctypeslib.as_array((ctypes.c_uint8 * p.page_bytes).from_address(p.address(page)))
+
+
+def test_page_bytes_count_keys_and_values_of_all_layers():
+    assert PagePool(30, 3, 64).page_bytes == 30 * 2 * 3 * 64 * 32 * 4
+
+
+def test_pages_are_aligned_zeroed_and_apart():
+    p = pool()
+    ids = [p.acquire() for _ in range(50)]
+    addresses = sorted(p.address(i) for i in ids)
+    assert all(a % 64 == 0 for a in addresses)
+    assert np.diff(addresses).min() >= p.page_bytes
+    for i in ids:
+        assert not memory(p, i).any()
+        memory(p, i)[:] = 255
+    for i in ids:
+        p.release(i)
+    assert not any(memory(p, p.acquire()).any() for _ in ids)
+
+
+def test_last_release_frees():
+    p = pool(1)
+    page = p.acquire()
+    p.retain(page)
+    assert (p.references(page), p.in_use, p.free) == (2, 1, 0)
+    p.release(page)
+    assert (p.references(page), p.in_use, p.free) == (1, 1, 0)
+    p.release(page)
+    assert (p.references(page), p.in_use, p.free) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("use", [PagePool.release, PagePool.retain, PagePool.address])
+def test_a_page_that_is_not_held_is_an_error(use):
+    p = pool()
+    page = p.acquire()
+    p.release(page)
+    other = p.acquire()  # the same memory under a new id: a stale id never reaches it
+    with pytest.raises(PageError, match=f"page {page} is not held"):
+        use(p, page)
+    with pytest.raises(CachequantError):
+        use(p, 12345)
+    assert p.references(other) == 1
+
+
+def test_budget():
+    p = pool(3)
+    pages = [p.acquire() for _ in range(3)]
+    with pytest.raises(BudgetError, match="all 3 pages"):
+        p.acquire()
+    assert p.nbytes < 4 * p.page_bytes
+    p.release(pages[1])
+    p.acquire()
+    with pytest.raises(BudgetError):
+        p.acquire()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"layers": 0}, "layers has to be at least 1, got 0"),
+        ({"head_dim": -1}, "head_dim"),
+        ({"format": "fp8"}, "'fp8' is not one of fp32"),
+        ({"budget_bytes": 100}, "a budget of 100 bytes holds no page"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(InputError, match=message):
+        PagePool(**({"layers": 1, "kv_heads": 1, "head_dim": 8} | arguments))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("arR"), st.integers(0, 9)), max_size=60))
+def test_any_sequence_keeps_count(steps):
+    p, held = pool(4), []
+    for step, which in steps:
+        if step == "a" and p.free:
+            held.append(p.acquire())
+        elif step == "a":
+            with pytest.raises(BudgetError):
+                p.acquire()
+        elif held and step == "r":
+            p.release(held.pop(which % len(held)))
+        elif held:
+            held.append(held[which % len(held)])
+            p.retain(held[-1])
+        assert p.in_use == len(set(held)) and p.in_use + p.free == 4
+        assert all(p.references(i) == held.count(i) for i in held)
+        assert len({p.address(i) for i in held}) == len(set(held))
+
+
+def test_threads():
+    p = pool(64)
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        mine = []
+        for _ in range(400):
+            if len(mine) < 8 and rng.random() < 0.6:
+                page = p.acquire()
+                assert not memory(p, page).any()
+                memory(p, page)[:] = seed
+                mine.append(page)
+            elif mine:
+                page = mine.pop(rng.integers(len(mine)))
+                p.retain(page)
+                assert (memory(p, page) == seed).all()
+                p.release(page)
+                p.release(page)
+        for page in mine:
+            p.release(page)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(1, 9)))
+    assert p.in_use == 0 and p.free == 64
