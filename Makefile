@@ -24,9 +24,9 @@ help: ## list the targets
 setup: $(READY) ## create .venv, install the pinned packages, fetch the embedded model and text
 
 $(READY): requirements.lock pyproject.toml
-	@[ -x $(BIN)/python ] || for p in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python); do \
+	@[ -x $(BIN)/python ] || { for p in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python); do \
 	  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && exec "$$p" -m venv $(VENV); \
-	done
+	done; true; }
 	@[ -x $(BIN)/python ] || { echo "error: cachequant needs Python 3.11 or newer$(if $(PYTHON), and $(PYTHON) is not); \
 	name one: make setup PYTHON=/path/to/python3.12" >&2; exit 2; }
 	@echo "installing the pinned packages into $(VENV) (minutes the first time)"

@@ -30,11 +30,17 @@ def main() -> int:
         if name == "run":
             step.add_argument("notebook")
             step.add_argument("--parameters", action="append", default=[], metavar="'name: value, ...'")
+    args = parser.parse_args()
     try:
-        return _step(parser.parse_args())
+        return _step(args)
     except CachequantError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except Exception as error:
+        if type(error).__name__ != "PapermillExecutionError":
+            raise
+        print(f"error: a cell of the notebook failed\n{error}", file=sys.stderr)
+        return 1
 
 
 def _step(args: argparse.Namespace) -> int:

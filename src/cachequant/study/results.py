@@ -129,7 +129,7 @@ def validate(found: Any, where: str) -> None:
             _check(item, {"name": str, "sha256": str}, f"{where}: {kind}")
 
 
-def save(data: dict[str, Any], models: Iterable[Any] = (), texts: Iterable[Any] = ()) -> Path:
+def save(data: dict[str, Any], models: Iterable[Any] = (), texts: Iterable[Any] = ()) -> None:
     """Hands the data of a compute notebook over; called once, at its end.
 
     The runner completes it to a result file. Under plain papermill the file is `result-data.json` in the working
@@ -144,7 +144,6 @@ def save(data: dict[str, Any], models: Iterable[Any] = (), texts: Iterable[Any] 
     """
     target = Path(os.environ.get("CACHEQUANT_DATA_FILE") or "result-data.json")
     write(target, {"provenance": provenance.collect(models, texts), "data": strict.plain(data, "data")})
-    return target
 
 
 def checkpoint(name: str) -> Path:
