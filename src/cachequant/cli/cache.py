@@ -1,0 +1,58 @@
+"""`cachequant cache`: what lies in the cache folder; all of it can be made again."""
+
+from typing import Annotated, Any
+
+import typer
+
+from cachequant.cli import output
+
+app = typer.Typer(rich_markup_mode=None)
+KIND = "Only this kind of entry; may be repeated."
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(
+        app,
+        name="cache",
+        help="List or clear the cache folder (CACHEQUANT_CACHE).",
+        no_args_is_help=False,
+        epilog=output.example("cachequant cache ls", "cachequant cache clear --kind kernels"),
+    )
+
+
+@app.command("ls", epilog=output.example("cachequant cache ls --json"))
+def ls(json: output.Json = False) -> None:
+    """List the cache folder by kind, with sizes."""
+    from cachequant.assets import cachedir
+
+    output.show(_describe(cachedir.root(), cachedir.entries()), json, _print)
+
+
+@app.command("clear", epilog=output.example("cachequant cache clear", "cachequant cache clear --kind kernels"))
+def clear(kind: Annotated[list[str] | None, typer.Option(help=KIND)] = None, json: output.Json = False) -> None:
+    """Empty the cache folder.
+
+    Models and texts are fetched or converted again when they are needed.
+    """
+    from cachequant.assets import cachedir
+
+    removed = _describe(cachedir.root(), cachedir.clear(kind or None))
+    output.show(
+        {"folder": removed["folder"], "removed": removed["entries"], "bytes": removed["bytes"]},
+        json,
+        lambda f: typer.echo(f"{f['folder']}: removed {len(f['removed'])} entries, {output.size(f['bytes'])}"),
+    )
+
+
+def _describe(root, entries) -> dict[str, Any]:
+    return {
+        "folder": str(root),
+        "entries": [{"kind": e.kind, "name": e.name, "bytes": e.bytes} for e in entries],
+        "bytes": sum(e.bytes for e in entries),
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    rows = [[e["kind"], e["name"], output.size(e["bytes"])] for e in found["entries"]]
+    rows.append(["total", "", output.size(found["bytes"])])
+    output.table(found["folder"], ["kind", "name", "size"], rows)

@@ -1,0 +1,90 @@
+"""`cachequant doctor`: what this machine is, which kernels it runs, which models and texts are at hand."""
+
+from typing import Annotated, Any
+
+import typer
+
+from cachequant.cli import output
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=output.example("cachequant doctor", "cachequant doctor --warm --json"))(doctor)
+
+
+def doctor(
+    warm: Annotated[bool, typer.Option("--warm", help="Compile all kernels into the cache folder.")] = False,
+    json: output.Json = False,
+) -> None:
+    """Describe this machine.
+
+    CPU, kernels and their self-check, memory, versions, cache folder, models and texts.
+    Exit code 1 if something is broken; what is only missing is listed with the way to get it.
+    """
+    with output.clean_stdout(json), output.progress("looking", json) as report:
+        found = examine()
+        if warm:
+            from cachequant.cli import warming
+
+            found["warmed_seconds"] = warming.compile_all(report)
+    output.show(found, json, _print)
+    if not found["ok"]:
+        raise typer.Exit(1)
+
+
+def examine() -> dict[str, Any]:
+    """What --json prints."""
+    import psutil
+
+    from cachequant import kernels
+    from cachequant.assets import cachedir
+    from cachequant.cli import inventory
+    from cachequant.kernels import cpu, selfcheck
+    from cachequant.study import provenance
+
+    memory = psutil.virtual_memory()
+    kernel_checks = selfcheck.run()
+    problems = [f"kernel {name} gives wrong results" for name, ok in kernel_checks.items() if not ok]
+    sizes = dict.fromkeys(cachedir.KINDS, 0)
+    for entry in cachedir.entries():
+        sizes[entry.kind] += entry.bytes
+    return {
+        "ok": not problems,
+        "problems": problems,
+        "cpu": {**provenance.cpu(), "architecture": cpu.architecture(), "cache_bytes": cpu.cache_bytes()},
+        "threads": kernels.get_threads(),
+        "kernels": selfcheck.chosen(),
+        "self_check": kernel_checks,
+        "memory": {"total_bytes": memory.total, "available_bytes": memory.available},
+        "versions": provenance.versions(),
+        "cache": {"folder": str(cachedir.root()), "bytes": sizes},
+        "models": inventory.models(),
+        "texts": inventory.texts(),
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    cpu, memory, sizes = found["cpu"], found["memory"], found["cache"]["bytes"].items()
+    caches = ", ".join(f"{level} {output.size(count)}" for level, count in cpu["cache_bytes"].items())
+    output.pairs(
+        [
+            ("CPU", f"{cpu['model']} ({cpu['architecture']}), {cpu['cores']} cores, {cpu['logical']} logical"),
+            ("caches", caches),
+            ("instruction sets", ", ".join(cpu["instruction_sets"])),
+            ("kernels", ", ".join(f"{kind}: {name}" for kind, name in found["kernels"].items())),
+            ("self-check", "ok" if all(found["self_check"].values()) else "FAILED"),
+            ("threads", found["threads"]),
+            ("memory", f"{output.size(memory['total_bytes'])}, {output.size(memory['available_bytes'])} available"),
+            ("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items())),
+            ("cache folder", found["cache"]["folder"]),
+            (
+                "cache sizes",
+                ", ".join(f"{k} {output.size(b)}" for k, b in sizes if b) or "empty",
+            ),
+            *((f"model {m['name']}", m["state"]) for m in found["models"]),
+            *((f"text {t['name']}", t["state"]) for t in found["texts"]),
+        ]
+    )
+    if "warmed_seconds" in found:
+        typer.echo(f"compiled all kernels in {found['warmed_seconds']:.1f} s")
+    for problem in found["problems"]:
+        output.note(f"broken: {problem}")

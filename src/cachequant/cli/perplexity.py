@@ -1,0 +1,53 @@
+"""`cachequant perplexity`: what a scheme costs in quality on a text."""
+
+from typing import Annotated, Any
+
+import typer
+
+from cachequant.cli import loading, output
+from cachequant.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    command = "cachequant perplexity --scheme int8 --text enwiki --window 512 --tokens 4096 --against fp32"
+    app.command(epilog=output.example(command))(perplexity)
+
+
+def perplexity(
+    model: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
+    scheme: Annotated[str, typer.Option(help="Number format: fp32, int8, bfp8, int8+head, ...")] = "int8",
+    kv: Annotated[str, typer.Option(help="Page format of keys and values: fp32.")] = "fp32",
+    text: Annotated[
+        str | None,
+        typer.Option(
+            help="wikitext-2-test, wikitext-2-valid, the same with -raw, enwiki, a path; default: what is there."
+        ),
+    ] = None,
+    window: Annotated[int, typer.Option(help="Tokens of a window; windows do not overlap.")] = 1024,
+    tokens: Annotated[int, typer.Option(help="Tokens from the start of the text.")] = 4096,
+    against: Annotated[str | None, typer.Option(help="Compare with this, token by token: fp32.")] = None,
+    threads: output.Threads = None,
+    json: output.Json = False,
+) -> None:
+    """Score a text.
+
+    Perplexity, and with --against fp32 the change, KL divergence and how often the best tokens agree.
+    No beginning-of-text token; all but the first token of a window are scored.
+    """
+    from cachequant.study import quality
+
+    if against not in (None, "fp32"):
+        raise InputError(f"--against {against!r} is not available; allowed: fp32")
+    with output.clean_stdout(json):
+        loading.resolve_model(model, json)
+        with output.progress("scoring", json) as report:
+            found = quality.perplexity(
+                model, scheme=scheme, kv=kv, text=text, window=window, tokens=tokens, against=against, threads=threads,
+                progress=report,
+            )  # fmt: skip
+    output.show(found, json, _print)
+
+
+def _print(found: dict[str, Any]) -> None:
+    rows = [(key, f"{value:.4f}" if isinstance(value, float) else value) for key, value in found.items()]
+    output.pairs(rows)

@@ -1,0 +1,255 @@
+"""Checks of one model on this machine: parity with transformers, and what the library promises about its own bits.
+
+Each check has a measured value and a limit. A check that could not run is reported with `ok` None, and the report as a
+whole is ok only if there are checks and all of them ran and passed.
+
+Parity is measured in float32 against transformers with the same weights. Greedy tokens are compared by teacher forcing:
+transformers reads prompt and continuation in one pass, and its best token at every position has to be ours, which by
+induction is what it would generate itself. Only where its own two best logits are a tie may it differ.
+"""
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cachequant import kernels, quantize, schemes
+from cachequant.assets import models, texts
+from cachequant.decoder.forward import Decoder
+from cachequant.decoder.model import Model
+from cachequant.kernels import gemm, selfcheck
+from cachequant.schemes import Quantizer, Scheme
+
+LOGIT_LIMIT = 1e-3  # largest difference to transformers' logits, and smallest difference that is not a tie
+HALF_STEP_LIMIT = 1.001  # quantization error in half steps; beyond 1 only by float32 rounding
+PARITY_TOKENS, PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 512, 8, 32, 64
+C1_TOKENS = 272  # crosses page boundaries (32) and the boundary of an attention segment (256)
+GRID_LAYERS = 2
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: `ok` is None if it did not run, for the reason in `note`."""
+
+    name: str
+    ok: bool | None
+    value: float | None
+    limit: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All checks of one model; `text` names what its token ids came from."""
+
+    model: str
+    text: str
+    checks: list[Check]
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.checks) and all(c.ok for c in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        checks = [{k: v for k, v in vars(c).items() if k != "note" or v} for c in self.checks]
+        return {"ok": self.ok, "model": self.model, "text": self.text, "checks": checks}
+
+
+def verify(model: str = "smollm2-135m", report: Callable[[int, int, str], None] | None = None) -> Report:
+    """Run every check on a model.
+
+    Parameters
+    ----------
+    model : as for `cachequant.load`.
+    report : called with steps done, all steps, and the next step's name.
+
+    Raises
+    ------
+    InputError, AssetError, ConfigError, NumericsError : the model cannot be loaded.
+    """
+    asset = models.resolve(model)
+    source, ids, prompts = _tokens(asset)
+    threads = kernels.get_threads()
+    checks: list[Check] = []
+    try:
+        steps = _steps(asset, ids, prompts)
+        for done, (name, run) in enumerate(steps.items()):
+            if report:
+                report(done, len(steps), name)
+            checks += run()
+    finally:
+        kernels.set_threads(threads)
+    return Report(asset.name, source, checks)
+
+
+def _tokens(asset: models.ModelAsset) -> tuple[str, list[int], list[list[int]]]:
+    """Name of the source, ids for parity and determinism, and prompts from fixed offsets."""
+    c = asset.config
+    length, prompt = min(PARITY_TOKENS, c.context), min(PROMPT_TOKENS, c.context // 2)
+    if asset.tokenizer is None:
+        ids = np.random.default_rng(2026).integers(0, c.vocab, length + PROMPTS * prompt).tolist()
+        return "seeded token ids", ids[:length], [ids[length + i * prompt :][:prompt] for i in range(PROMPTS)]
+    text = texts.default()
+    starts = [i * len(text.text) // PROMPTS for i in range(PROMPTS)]
+    encode = asset.tokenizer.encode
+    return (
+        text.name,
+        encode(text.text[: 16 * length])[:length],
+        [encode(text.text[s : s + 16 * prompt])[:prompt] for s in starts],
+    )
+
+
+def _steps(
+    asset: models.ModelAsset, ids: list[int], prompts: list[list[int]]
+) -> dict[str, Callable[[], Iterator[Check]]]:
+    """Every step by name, in order."""
+    few = dataclasses.replace(asset.config, layers=min(GRID_LAYERS, asset.config.layers))
+    whole, short = _Models(asset), _Models(dataclasses.replace(asset, config=few))
+    steps = {
+        "kernels": _kernels,
+        "quantizers": lambda: _round_trips(asset),
+        "parity": lambda: _parity(whole.under(schemes.get("fp32")), asset, ids, prompts),
+    }
+    for s in c1_schemes():
+        steps[s.name] = lambda s=s: _determinism(whole.under(s), s.name, ids)
+    for s in grid_schemes():
+        name = f"{s.name} ({few.layers} layers)"
+        steps[name] = lambda s=s, name=name: _determinism(short.under(s), name, ids)
+    return steps
+
+
+class _Models:
+    """One model under one scheme after the other; each takes the parts that do not change from its predecessor."""
+
+    def __init__(self, asset: models.ModelAsset):
+        self._asset, self._last = asset, None
+
+    def under(self, scheme: Scheme) -> Model:
+        if self._last is None:
+            self._last = Model(self._asset, Decoder(self._asset.config, self._asset.weights, scheme))
+        elif self._last.scheme != scheme:
+            self._last = self._last.with_scheme(scheme)
+        return self._last
+
+
+def c1_schemes() -> list[Scheme]:
+    """Presets that contract C1 covers, and a quantized head of each kind."""
+    heads = [schemes.get("int8", head) for head in schemes.HEADS] + [schemes.get("w8", schemes.DEFAULT_HEAD)]
+    return [s for s in schemes.PRESETS.values() if s.chunk_stable] + heads
+
+
+def grid_schemes() -> list[Scheme]:
+    """The rest of the grid that contract C1 covers; it differs from the presets in its scales only."""
+    known = {(s.weight, s.activation) for s in schemes.PRESETS.values()}
+    return [s for s in schemes.grid().values() if s.chunk_stable and (s.weight, s.activation) not in known]
+
+
+def _kernels() -> Iterator[Check]:
+    for name, ok in selfcheck.run().items():
+        yield Check(f"kernel {name}", ok, None, None)
+
+
+def _round_trips(asset: models.ModelAsset) -> Iterator[Check]:
+    """Real weights: no error above half a step, and packed codes that read back as they were written."""
+    weight = asset.weights[asset.config.linear_names()[-1] + ".weight"][:512]
+    quantizers = [s.weight for s in schemes.grid().values()] + [q for q in schemes.HEADS.values() if q.half]
+    for quantizer in quantizers:
+        yield _round_trip(weight, quantizer)
+
+
+def _round_trip(weight: np.ndarray, quantizer: Quantizer) -> Check:
+    q = quantize.quantize(weight, quantizer)
+    values = quantize.dequantize(q)
+    steps = np.repeat(q.steps(), quantizer.block(weight.shape[1]), axis=1)[:, : weight.shape[1]]
+    error = float((np.abs(weight - values) / np.where(steps > 0, steps / 2, 1)).max())
+    same = np.array_equal(gemm.rows(gemm.pack_codes(q), np.arange(len(weight))), values)
+    note = "" if same else "packed codes read back differently"
+    return Check(f"round trip {quantizer.name}", same and error <= HALF_STEP_LIMIT, error, HALF_STEP_LIMIT, note)
+
+
+def _parity(model: Model, asset: models.ModelAsset, ids: list[int], prompts: list[list[int]]) -> Iterator[Check]:
+    missing = [p for p in ("torch", "transformers") if importlib.util.find_spec(p) is None]
+    if missing:
+        for name in ("parity with transformers", "greedy tokens"):
+            yield Check(
+                name, None, None, None, f"not run: needs {' and '.join(missing)} (pip install 'cachequant[test]')"
+            )
+        return
+    with model.session() as session:
+        ours = session.extend(ids, "all")
+    continued = [_greedy(model, prompt) for prompt in prompts]  # before torch is imported: one pool of threads
+    theirs = _transformers(asset)
+    difference = float(np.abs(ours - theirs(ids)).max())
+    yield Check("parity with transformers", difference <= LOGIT_LIMIT, difference, LOGIT_LIMIT, f"{len(ids)} tokens")
+    gaps = [
+        gap for p, new in zip(prompts, continued, strict=True) for gap in _gaps(theirs(p + new)[len(p) - 1 : -1], new)
+    ]
+    worst = max(gaps)
+    note = f"{len(gaps)} tokens; value: how far transformers prefers another one; different: {sum(g > 0 for g in gaps)}"
+    yield Check("greedy tokens", worst <= LOGIT_LIMIT, worst, LOGIT_LIMIT, note)
+
+
+def _greedy(model: Model, prompt: list[int]) -> list[int]:
+    """Greedy continuation that does not stop at the end of a text."""
+    new: list[int] = []
+    with model.session() as session:
+        logits = session.extend(prompt)
+        for _ in range(min(NEW_TOKENS, model.config.context - len(prompt))):
+            new.append(int(np.argmax(logits)))
+            logits = session.extend(new[-1:])
+    return new
+
+
+def _gaps(logits: np.ndarray, ids: list[int]) -> list[float]:
+    """For (T, V) logits and the T tokens that were chosen: best logit minus the chosen one's."""
+    return [float(row.max() - row[i]) for row, i in zip(logits, ids, strict=True)]
+
+
+def _transformers(asset: models.ModelAsset) -> Callable[[list[int]], np.ndarray]:
+    """transformers' logits (T, V) for ids, with the same weights."""
+    import torch
+
+    from cachequant.assets.materialize import transformers_model
+
+    model = transformers_model(asset)
+
+    def logits(ids: list[int]) -> np.ndarray:
+        with torch.inference_mode():
+            return model(torch.tensor([ids])).logits[0].numpy()
+
+    return logits
+
+
+def _determinism(model: Model, name: str, ids: list[int]) -> Iterator[Check]:
+    """Contract C1: logits of every position are the same bits however tokens are cut, and for any number of threads."""
+    ids = ids[:C1_TOKENS]
+    whole = _logits(model, ids, [len(ids)])
+    rng = np.random.default_rng(len(ids))
+    random, single = np.sort(rng.choice(np.arange(1, len(ids)), 5, replace=False)), range(1, len(ids))
+    differing = sum(_differing(_logits(model, ids, [*ends, len(ids)]), whole) for ends in (random, single))
+    yield Check(f"chunking {name}", differing == 0, differing, 0)
+    if kernels.set_threads(2) < 2:
+        note = "not run: one thread only; set NUMBA_NUM_THREADS=2"
+        yield Check(f"threads {name}", None, None, 0, note)
+        return
+    ends = [len(ids) - 2, len(ids) - 1, len(ids)]  # prefill and decode
+    two = _logits(model, ids, ends)
+    kernels.set_threads(1)
+    one = _logits(model, ids, ends)
+    kernels.set_threads()
+    differing = _differing(one, whole) + _differing(two, whole)
+    yield Check(f"threads {name}", differing == 0, differing, 0)
+
+
+def _logits(model: Model, ids: list[int], ends: list[int]) -> np.ndarray:
+    """(T, V) logits of all positions, the tokens given in pieces that end at `ends`."""
+    with model.session() as session:
+        return np.concatenate([session.extend(ids[session.position : end], "all") for end in ends])
+
+
+def _differing(a: np.ndarray, b: np.ndarray) -> int:
+    """How many float32 values differ in their bits."""
+    return int(np.count_nonzero(a.view(np.uint32) != b.view(np.uint32)))

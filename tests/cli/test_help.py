@@ -1,0 +1,50 @@
+"""Help answers at once, shows an example, and imports nothing that computes."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+COMMANDS = [
+    [], ["generate"], ["perplexity"], ["bench"], ["bench", "decode"], ["bench", "gemm"], ["doctor"], ["verify"],
+    ["materialize"], ["cache"], ["cache", "ls"], ["cache", "clear"], ["run"],
+]  # fmt: skip
+HEAVY = {"torch", "transformers", "numba", "numpy", "matplotlib", "datasets", "huggingface_hub", "gguf", "rich", "yaml"}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: " ".join(c) or "root")
+def test_help_shows_an_example(command, cli):
+    code, out, err = cli(*command, "--help")
+    assert (code, err) == (0, "")
+    assert "Example" in out
+    assert "  cachequant " in out
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: " ".join(c) or "root")
+def test_every_command_but_groups_has_json(command, cli):
+    _, out, _ = cli(*command, "--help")
+    assert ("--json" in out) == (command not in ([], ["bench"], ["cache"]))
+
+
+def test_help_is_quick_and_imports_nothing_that_computes():
+    code = (
+        "import sys; from cachequant.cli import call\n"
+        "for command in sys.argv[1:]: assert call([*command.split(), '--help']) == 0\n"
+        f"print(sorted({HEAVY!r} & sys.modules.keys()), file=sys.stderr)"
+    )
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", code, *(" ".join(c) for c in COMMANDS)], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip() == "[]"
+    assert time.perf_counter() - begin < 5  # all of them together, on a busy machine
+
+
+def test_version_and_no_command(cli):
+    code, out, _ = cli("--version")
+    assert code == 0
+    assert out.startswith("cachequant ")
+    code, out, _ = cli()
+    assert code == 0
+    assert "Commands:" in out
