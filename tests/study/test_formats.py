@@ -39,11 +39,12 @@ def test_cost_of_a_coarse_scale_is_as_expected(rng, steps):
         return np.mean([10 ** (-p / 10) for p in predicted])
 
     lost = formats.decibel(error(ScaleRule(steps)) / error(EXACT))
-    assert lost == pytest.approx(formats.rule_cost_db(steps), abs=0.2)
+    assert lost == pytest.approx(formats.rule_cost_db(steps, 128), abs=0.2)
 
 
 def test_cost_of_a_power_of_two_in_closed_form():
-    assert formats.rule_cost_db(1) == pytest.approx(10 * np.log10(3 / np.log(4)))
+    assert formats.rule_cost_db(1, 10**9) == pytest.approx(10 * np.log10(3 / np.log(4)))
+    assert formats.rule_cost_db(10**6) == pytest.approx(10 * np.log10(32 / 31), abs=1e-5)
     assert formats.rule_cost_db(8) < formats.rule_cost_db(4) < formats.rule_cost_db(2) < formats.rule_cost_db(1)
 
 
@@ -80,6 +81,7 @@ def test_outliers_of_a_gaussian_and_of_one_loud_channel(normal):
     assert found["channel"] == 17
     assert found["channel_share"] == pytest.approx(1e4 / (1e4 + 767), abs=0.02)
     assert found["channel_maxima"].shape == (768,)
+    assert found["varying"] == pytest.approx(1, abs=0.02)
     assert found["crest"] > 4 * formats.outliers(normal)["crest"]
     assert found["kurtosis"] > 100
 
@@ -109,3 +111,25 @@ def test_numbers_that_were_codes_are_recognized(rng):
 def test_rule_loss_averages_over_matrices():
     sweep = {"block32-exact": {"snr_db": [40.0, 44.0]}, "block32-pow2": {"snr_db": [37.0, 40.0]}}
     assert formats.rule_loss(sweep, "pow2") == pytest.approx(3.5)
+
+
+def test_a_loud_row_does_not_hide_what_one_scale_does_to_the_others(normal):
+    loud = normal.copy()
+    loud[0] *= 1e4
+    assert formats.snr_db(loud, Quantizer(Tensor(), EXACT))[0] < 1
+    assert formats.snr_db(loud, Quantizer(Row(), EXACT))[0] > 40
+    found = formats.outliers(loud + np.float32(3))
+    assert found["loudest_row"] == 0
+    assert found["loudest_over_median"] > 1e3
+
+
+def test_unchanged_and_zero_rows_keep_the_ratio_finite():
+    x = np.array([[1, -1], [0, 0]], np.float32)
+    assert formats.snr_db(x, Quantizer(Row(), EXACT))[0] == formats.CEILING_DB
+
+
+def test_a_constant_column_does_not_vary(normal):
+    steady = normal.copy()
+    steady[:, 5] = 1000
+    assert formats.outliers(steady)["varying"] < 1e-2
+    assert formats.outliers(steady)["channel"] == 5

@@ -13,33 +13,44 @@ from cachequant import schemes
 from cachequant.quantize import Quantized, dequantize, quantize
 from cachequant.schemes import MAX_CODE, Quantizer
 
+CEILING_DB = 150.0  # of a row that comes back unchanged
 
-def decibel(ratio: float) -> float:
-    return float(10 * np.log10(ratio))
+
+def decibel(ratio):
+    return 10 * np.log10(ratio)
 
 
 def snr_db(x: np.ndarray, quantizer: Quantizer) -> tuple[float, float]:
-    """Signal-to-noise ratio of a round trip in dB: energy of the (N, K) matrix `x` over energy of the error.
+    """Signal-to-noise ratio of a round trip in dB, mean over the rows of the (N, K) matrix `x` that are not zero.
+
+    A row is what a product sees of it: an output channel of a weight, a token of an activation. Energies of whole
+    matrices would speak of the loudest token only.
 
     Returns
     -------
-    measured : with the error that the codes make.
+    measured : energy of a row over energy of the error that its codes make; at most `CEILING_DB`.
     predicted : with d^2/12 for every value, d the step of its group: what the scales say alone.
     """
     x = np.asarray(x, np.float32)
     q = quantize(x, quantizer)
-    energy, error = _energy(x), max(_energy(x - dequantize(q)), np.finfo(np.float32).tiny)
-    expected = float((_members(q) * q.steps().astype(np.float64) ** 2).sum()) / 12
-    return decibel(energy / error), decibel(energy / expected)
+    energy, error = _energy(x), _energy(x - dequantize(q))
+    expected = (_members(q) * q.steps().astype(np.float64) ** 2).sum(1) / 12
+    loud = energy > 0
+    measured, predicted = (
+        np.minimum(decibel(energy[loud] / np.maximum(e[loud], np.finfo(np.float64).tiny)), CEILING_DB).mean()
+        for e in (error, expected)
+    )
+    return float(measured), float(predicted)
 
 
-def rule_cost_db(steps: int) -> float:
+def rule_cost_db(steps: int, size: int = 32) -> float:
     """Expected loss in dB of scales 2^(k/steps), rounded up, against exact ones.
 
     The mean of 4^u for u uniform in [0, 1/steps]: error grows with the square of the scale, and largest magnitudes are
-    taken as spread evenly in log2.
+    taken as spread evenly in log2. And an exact scale returns the largest of the `size` values of a group unchanged, a
+    coarser one does not.
     """
-    return decibel((4 ** (1 / steps) - 1) * steps / np.log(4))
+    return float(decibel((4 ** (1 / steps) - 1) * steps / np.log(4) * size / (size - 1)))
 
 
 def sweep(matrices: dict[str, np.ndarray], quantizers: dict[str, Quantizer]) -> dict:
@@ -91,22 +102,26 @@ def outliers(x: np.ndarray) -> dict:
     kurtosis : fourth moment about the mean over the squared variance; 3 for a Gaussian.
     max_over_median : largest magnitude over the median magnitude.
     crest : median over rows of max / root mean square, what one scale a row has to span.
-    channel : the column with the largest magnitude.
+    channel : the column with the most energy.
     channel_share : its part of the energy of all columns.
+    varying : part of the energy that is not the mean of its column, and so tells one row from another.
+    loudest_row : the row with the most energy.
+    loudest_over_median : its root mean square over that of the median row.
     channel_maxima : (K,) largest magnitude of each column.
     """
     x = np.asarray(x, np.float64)
-    magnitude, energy = np.abs(x), (x**2).sum(0)
-    centred = x - x.mean()
-    maxima = magnitude.max(0)
-    channel = int(maxima.argmax())
+    magnitude, columns, rows = np.abs(x), (x**2).sum(0), (x**2).sum(1)
+    centred, channel = x - x.mean(), int(columns.argmax())
     return {
         "kurtosis": float((centred**4).mean() / (centred**2).mean() ** 2),
-        "max_over_median": float(maxima.max() / np.median(magnitude)),
-        "crest": float(np.median(magnitude.max(1) / np.sqrt((x**2).mean(1)))),
+        "max_over_median": float(magnitude.max() / np.median(magnitude)),
+        "crest": float(np.median(magnitude.max(1) / np.sqrt(rows / x.shape[1]))),
         "channel": channel,
-        "channel_share": float(energy[channel] / energy.sum()),
-        "channel_maxima": maxima,
+        "channel_share": float(columns[channel] / columns.sum()),
+        "varying": float(len(x) * x.var(0).sum() / columns.sum()),
+        "loudest_row": int(rows.argmax()),
+        "loudest_over_median": float(np.sqrt(rows.max() / np.median(rows))),
+        "channel_maxima": magnitude.max(0),
     }
 
 
@@ -137,8 +152,9 @@ def worked_example(values: list[float], quantizer: Quantizer) -> dict:
     }
 
 
-def _energy(x: np.ndarray) -> float:
-    return float(np.einsum("ij,ij->", x, x, dtype=np.float64))
+def _energy(x: np.ndarray) -> np.ndarray:
+    """(N,) sums of squares of the rows."""
+    return np.einsum("ij,ij->i", x, x, dtype=np.float64)
 
 
 def _members(q: Quantized) -> np.ndarray:

@@ -22,6 +22,7 @@ SITES = {
     "up": ("into gate, up", style.ORANGE, "^"),
     "down": ("into down", style.RED, "D"),
 }
+KINDS = {"gaussian": (style.GREY, "o"), "weights": (style.BLUE, "s"), "activations": (style.RED, "D")}
 
 
 def error_against_bits(formats: dict, ax=None):
@@ -52,52 +53,42 @@ def rule_cost(costs: list[dict], ax=None):
     ax = ax or style.figure(2.8)[1]
     rules = [c["rule"] for c in costs]
     x = np.arange(len(rules))
-    ax.plot(x, [c["expected_db"] for c in costs], color=style.BLACK, marker="_", markersize=26, linestyle="none")
-    kinds = {"gaussian": (style.GREY, "o"), "weights": (style.BLUE, "s"), "activations": (style.RED, "D")}
-    for shift, (kind, (color, marker)) in zip((-0.15, 0.0, 0.15), kinds.items(), strict=True):
-        ax.plot(x + shift, [c[kind] for c in costs], color=color, marker=marker, linestyle="none")
-        last = (x[0] + shift, costs[0][kind])
-        ax.annotate(
-            kind, last, (12, 14 * (shift > 0) - 14 * (shift < 0)), textcoords="offset points", color=color, va="center"
-        )
-    ax.annotate("expected", (x[-1], costs[-1]["expected_db"]), (0, 10), textcoords="offset points", ha="center")
+    expected = [c["expected_db"] for c in costs]
+    ax.plot(x, expected, color=style.BLACK, marker="_", markersize=34, linestyle="none", label="expected")
+    for shift, (kind, (color, marker)) in zip((-0.15, 0.0, 0.15), KINDS.items(), strict=True):
+        ax.plot(x + shift, [c[kind] for c in costs], color=color, marker=marker, linestyle="none", label=kind)
     ax.set(xticks=x, xticklabels=[RULES[r][0] for r in rules], xlabel="scales allowed", ylabel="loss, dB")
-    ax.set(xlim=(-0.4, len(rules) - 0.5), ylim=(0, None))
-    ax.margins(y=0.15)
+    ax.set(xlim=(-0.4, len(rules) - 0.6), ylim=(0, 1.1 * max(expected + [c[k] for c in costs for k in KINDS])))
+    ax.legend(frameon=False, loc="upper right", labelspacing=0.3, markerscale=0.7)
     return ax
 
 
 def prediction(kinds: dict, ax=None):
     """Measured SNR of every format and matrix against what its scales predict."""
     ax = ax or style.figure(3.2)[1]
-    looks = {"activations": (style.RED, "D"), "weights": (style.BLUE, "s"), "gaussian": (style.GREY, "o")}
     ends = []
-    for kind, (color, marker) in looks.items():
+    for kind, (color, marker) in reversed(KINDS.items()):
         x = [v for f in kinds[kind]["formats"].values() for v in f["predicted_db"]]
         y = [v for f in kinds[kind]["formats"].values() for v in f["snr_db"]]
         ax.plot(x, y, color=color, marker=marker, linestyle="none", markersize=3, alpha=0.5, label=kind)
         ends += [*x, *y]
     ends = [min(ends), max(ends)]
-    ax.plot(ends, ends, color=style.BLACK, linewidth=1)
+    ax.plot(ends, ends, color=style.BLACK, linewidth=1, label="equal")
     ax.set(xlabel="SNR predicted from the scales, dB", ylabel="SNR measured, dB")
     ax.legend(frameon=False)
     return ax
 
 
-def outliers_by_layer(rows: list[dict], measure: str = "crest", ax=None):
-    """How far the largest value stands out, layer by layer, for the four inputs of a block."""
+def outliers_by_layer(rows: list[dict], ax=None):
+    """How far the largest value of a row stands above its root mean square, block by block, for the four inputs."""
     ax = ax or style.figure(3.2)[1]
     labels = {}
     for site, (label, color, marker) in SITES.items():
-        points = [(r["layer"], r[measure]) for r in rows if r["site"] == site]
+        points = [(r["layer"], r["crest"]) for r in rows if r["site"] == site]
         ax.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=3.5)
         labels[label] = (*points[-1], color)
-    names = {
-        "crest": "largest value over RMS of its row",
-        "max_over_median": "largest over median magnitude",
-        "kurtosis": "kurtosis",
-    }
-    ax.set(xlabel="layer", ylabel=names[measure], yscale="log")
+    ax.set(xlabel="decoder block", ylabel="largest value over RMS of its row", yscale="log")
+    _plain_ticks(ax.yaxis, (3, 4, 5, 7, 10, 15, 20, 30, 50))
     style.label_lines(ax, labels)
     return ax
 
@@ -105,14 +96,20 @@ def outliers_by_layer(rows: list[dict], measure: str = "crest", ax=None):
 def channels(profiles: dict, ax=None):
     """Largest magnitude of each column of an input, sorted, over that of the median column."""
     ax = ax or style.figure(3.2)[1]
-    labels = {}
     for site, (label, color, _) in SITES.items():
-        maxima = np.sort(profiles[site])[::-1]
-        share = maxima / np.median(maxima)
-        ax.plot(np.arange(1, len(share) + 1), share, color=color)
-        labels[label] = (1, share[0], color)
+        maxima = np.sort(profiles[site]["maxima"])[::-1]
+        ax.plot(np.arange(1, len(maxima) + 1), maxima / np.median(maxima), color=color, label=label)
     ax.axhline(1, color=style.GREY, linewidth=0.8)
     ax.set(xlabel="channel, sorted", ylabel="largest value over median channel's", xscale="log", yscale="log")
-    for text, (x, y, color) in labels.items():
-        ax.annotate(text, (x, y), (6, 4), textcoords="offset points", color=color, fontsize=8.5)
+    _plain_ticks(ax.xaxis, (1, 10, 100, 1000))
+    _plain_ticks(ax.yaxis, (0.1, 1, 10, 100, 1000))
+    ax.legend(frameon=False, loc="upper right")
     return ax
+
+
+def _plain_ticks(axis, ticks: tuple) -> None:
+    """Ticks of a logarithmic axis as plain numbers, those that its limits show."""
+    low, high = axis.get_view_interval()
+    shown = [t for t in ticks if low <= t <= high]
+    axis.set_ticks(shown, [f"{t:,g}" for t in shown])
+    axis.set_ticks([], minor=True)

@@ -1,0 +1,165 @@
+"""Figures of the chapter on quality; each takes rows of its result and an axis, and returns the axis.
+
+A row is one scheme: {scheme, bits, delta_percent: {value, low, high}, top1, kl, ...}, the change of perplexity against
+float32 on the same tokens with its paired bootstrap interval.
+"""
+
+import numpy as np
+from matplotlib.colors import LogNorm, SymLogNorm
+
+from cachequant.study.figures import style
+from cachequant.study.figures.formats import RULES
+
+SMALLEST = 0.1  # percent: changes below it are drawn on a linear scale, as they may be negative
+GRANULARITIES = ("tensor", "row", "block256", "block128", "block64", "block32", "block16")
+
+
+def _percent_axis(axis, ax, rows: list[dict]) -> None:
+    """Symmetric-logarithmic axis of perplexity changes with plain numbers."""
+    ends = [e for r in rows for e in (r["delta_percent"]["low"], r["delta_percent"]["high"])]
+    low, high = min(*ends, 0) * 1.5 - 0.02, max(*ends, 2 * SMALLEST) * 1.6
+    if axis == "y":
+        ax.set_yscale("symlog", linthresh=SMALLEST)
+        ax.set_ylim(low, high)
+        ticks, target = ax.set_yticks, "change of perplexity, %"
+        ax.set_ylabel(target)
+    else:
+        ax.set_xscale("symlog", linthresh=SMALLEST)
+        ax.set_xlim(low, high)
+        ticks = ax.set_xticks
+        ax.set_xlabel("change of perplexity, %")
+    shown = [t for t in (-1, -0.1, 0, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000) if low <= t <= high]
+    ticks(shown, [f"{t:g}".replace("-", "\N{MINUS SIGN}") for t in shown])
+    ticks([], minor=True)
+
+
+def changes(rows: list[dict], ax=None):
+    """Change of perplexity of each scheme with its interval, best on top."""
+    ordered = sorted(rows, key=lambda r: -r["delta_percent"]["value"])
+    ax = ax or style.figure(0.8 + 0.24 * len(rows))[1]
+    for y, row in enumerate(ordered):
+        delta, color = row["delta_percent"], style.color(row["scheme"])
+        ax.plot([delta["low"], delta["high"]], [y, y], color=color)
+        ax.plot(delta["value"], y, style.marker(row["scheme"]), color=color)
+    ax.axvline(0, color=style.BLACK, linewidth=0.8)
+    _percent_axis("x", ax, rows)
+    ax.set(yticks=range(len(rows)), yticklabels=[r["scheme"] for r in ordered], ylim=(-0.6, len(rows) - 0.4))
+    return ax
+
+
+def against_bits(rows: list[dict], ax=None):
+    """Change of perplexity against bits a weight: one line a scale rule, one point a granularity."""
+    ax = ax or style.figure(3.4)[1]
+    for rule, (label, color, marker) in RULES.items():
+        points = [r for r in rows if r["rule"] == rule]
+        points.sort(key=lambda r: GRANULARITIES.index(r["granularity"]))
+        if not points:
+            continue
+        bits = [max(r["bits"] - 8, 1 / 256) for r in points]
+        delta = [r["delta_percent"] for r in points]
+        value = np.array([d["value"] for d in delta])
+        reach = [value - [d["low"] for d in delta], [d["high"] for d in delta] - value]
+        ax.errorbar(bits, value, yerr=reach, color=color, marker=marker, markersize=4, elinewidth=0.8, label=label)
+        if rule == "exact":
+            for x, y, row in zip(bits, value, points, strict=True):
+                text = row["granularity"].removeprefix("block")
+                ax.annotate(text, (x, y), (4, 5), textcoords="offset points", color=color, fontsize=8)
+    ticks = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1 / 2, 1, 2)
+    ax.set(xscale="log", xlabel="bits a weight, scales counted", xlim=(1 / 330, 3.2))
+    ax.set_xticks(ticks, ["8", *(f"{8 + t:.3g}" for t in ticks[1:])])
+    ax.set_xticks([], minor=True)
+    _percent_axis("y", ax, rows)
+    ax.legend(frameon=False, loc="upper right", labelspacing=0.2, title="scales", alignment="left")
+    return ax
+
+
+def against_speed(rows: list[dict], metric: str = "decode", ax=None):
+    """Change of perplexity against speed over fp32, one point a scheme; right and low is better.
+
+    Rows without a speed are left out; fp32 itself stands at 1 and 0.
+    """
+    ax = ax or style.figure(3.4)[1]
+    rows = [r for r in rows if r.get(f"{metric}_ratio")]
+    for row in rows:
+        speed, delta = row[f"{metric}_ratio"], row["delta_percent"]
+        color = style.color(row["scheme"])
+        ax.plot([speed["low"], speed["high"]], [delta["value"]] * 2, color=color, linewidth=1)
+        ax.plot([speed["median"]] * 2, [delta["low"], delta["high"]], color=color, linewidth=1)
+        ax.plot(speed["median"], delta["value"], style.marker(row["scheme"]), color=color)
+    ax.plot(1, 0, "o", color=style.BLACK)
+    ax.axhline(0, color=style.BLACK, linewidth=0.8)
+    fastest = max(r[f"{metric}_ratio"]["high"] for r in rows)
+    ax.set(xlabel=f"{metric} speed, times that of fp32", xlim=(0.8, 1.25 * fastest))
+    _percent_axis("y", ax, rows)
+    points = [(1, 0, "fp32")]
+    points += [(r[f"{metric}_ratio"]["median"], r["delta_percent"]["value"], r["scheme"]) for r in rows]
+    _label_points(ax, points)
+    return ax
+
+
+def _label_points(ax, points: list[tuple]) -> None:
+    """Write names beside points, moved up or down where they would overlap one written before."""
+    figure = ax.get_figure()
+    figure.canvas.draw()
+    scale, taken = figure.dpi / 72, []
+    for x, y, text in sorted(points, key=lambda p: p[1]):
+        at = ax.transData.transform((x, y)) / scale
+        width = 5.2 * len(text)
+        for shift in (0, 10, -10, 20, -20, 30, -30):
+            box = (at[0] + 6, at[1] + shift - 5, at[0] + 6 + width, at[1] + shift + 5)
+            if not any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken):
+                break
+        taken.append(box)
+        look = {"va": "center", "color": style.color(text), "fontsize": 8.5}
+        ax.annotate(text, (x, y), (6, shift), textcoords="offset points", **look)
+
+
+def grid(rows: list[dict], ax=None):
+    """Heat map of the change of perplexity: granularity down, scale rule across, the number in each cell."""
+    ax = ax or style.figure(3.2)[1]
+    rules = [r for r in RULES if any(row["rule"] == r for row in rows)]
+    sizes = [g for g in GRANULARITIES if any(row["granularity"] == g for row in rows)]
+    cells = np.full((len(sizes), len(rules)), np.nan)
+    for row in rows:
+        cells[sizes.index(row["granularity"]), rules.index(row["rule"])] = row["delta_percent"]["value"]
+    largest = max(np.nanmax(cells), 2 * SMALLEST)
+    norm = LogNorm(SMALLEST, largest, clip=True) if np.nanmin(cells) > 0 else SymLogNorm(SMALLEST, vmin=0, vmax=largest)
+    ax.imshow(cells, cmap="cividis_r", norm=norm, aspect="auto")
+    for (i, j), value in np.ndenumerate(cells):
+        if np.isfinite(value):
+            dark = norm(value) > 0.5
+            text = f"{value:+.{2 if abs(value) < 10 else 0}f}".replace("-", "\N{MINUS SIGN}")
+            ax.text(j, i, text, ha="center", va="center", color="white" if dark else "black", fontsize=9)
+    ax.set(xticks=range(len(rules)), xticklabels=[RULES[r][0] for r in rules], xlabel="scales allowed")
+    ax.set(yticks=range(len(sizes)), yticklabels=[s.replace("block", "block ") for s in sizes])
+    ax.grid(visible=False)
+    ax.tick_params(length=0)
+    return ax
+
+
+def divergence(rows: list[dict], ax=None):
+    """Share of prompts whose greedy text is still that of fp32 after n new tokens."""
+    ax = ax or style.figure(3.0)[1]
+    labels = {}
+    for row in rows:
+        agreed, length = np.array(row["agreed"]), row["new_tokens"]
+        n = np.arange(length + 1)
+        share = 100 * (agreed[None] >= n[:, None]).mean(1)
+        ax.step(n, share, where="post", color=style.color(row["scheme"]))
+        labels[row["scheme"]] = (length, share[-1], style.color(row["scheme"]))
+    ax.set(xlabel="new tokens", ylabel="prompts with fp32's text, %", ylim=(0, 104), xlim=(0, None))
+    style.label_lines(ax, labels)
+    return ax
+
+
+def causes(rows: list[dict], ax=None):
+    """Change of perplexity when only some inputs, or only the weights, are rounded."""
+    ax = ax or style.figure(0.8 + 0.26 * len(rows))[1]
+    for y, row in enumerate(reversed(rows)):
+        delta, color = row["delta_percent"], style.BLUE if row["weights"] else style.RED
+        ax.plot([delta["low"], delta["high"]], [y, y], color=color)
+        ax.plot(delta["value"], y, "o", color=color)
+    ax.axvline(0, color=style.BLACK, linewidth=0.8)
+    _percent_axis("x", ax, rows)
+    ax.set(yticks=range(len(rows)), yticklabels=[r["label"] for r in reversed(rows)], ylim=(-0.6, len(rows) - 0.4))
+    return ax
