@@ -1,0 +1,91 @@
+# ---
+# jupyter:
+#   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
+#     notebook_metadata_filter: kernelspec,-all
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# (compute-quantized)=
+# # Compute: quantized inference
+#
+# Every format end to end: prefill, decode and cost on two workloads and two models, and against the prompt's length.
+
+# %% tags=["parameters"]
+models: list[str] = ["smollm2-135m", "gpt2-random"]
+arms: list[str] = ["transformers-fp32", "torch-int8", "fp32", "bfp8", "int8", "int8+head"]
+profiles: list[str] = ["short", "long"]
+repeats: int = 5
+half_arms: list[str] = [
+    "transformers-fp32",
+    "transformers-bf16",
+    "transformers-fp16",
+]  # run once, stopped after a while
+half_profiles: list[str] = ["short", "long"]
+half_new: int = 50  # at most so many tokens from the 16-bit float arms
+sweep_prompts: list[int] = [8, 32, 128, 512]  # tokens
+sweep_new: int = 8  # tokens decoded after each prompt of the sweep, the first by the prefill
+sweep_repeats: int = 3
+machine_repeats: int = 5
+threads: int | None = None  # None: one a physical core
+
+# %%
+from cachequant.study import machine, results, traffic, workloads
+from cachequant.study.arms import PEERS
+from cachequant.study.decode_bench import DecodeBench
+from cachequant.study.timing import PRICE
+
+# %% [markdown]
+# The roofs of this machine in the same run, because they drift.
+
+# %%
+roofs = machine.measure(threads, machine_repeats)
+
+# %% [markdown]
+# The formats of this library beside transformers and torch's dynamic int8, interleaved.
+
+# %%
+assets, facts, measured, sweep = [], {}, {}, {}
+for name in models:
+    with DecodeBench(name, arms, threads) as bench:
+        measured[name] = {p: bench.measure(workloads.PROFILES[p], repeats=repeats) for p in profiles}
+        sweep[name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
+        assets.append(bench.asset)
+    reads = {a: traffic.weight_bytes(assets[-1].config, a) for a in arms if a not in PEERS}
+    facts[name] = {"random": assets[-1].random, "reads": reads, **traffic.shape(assets[-1].config)}
+
+# %% [markdown]
+# 16-bit floats through torch, in a run of their own: they are slow where the CPU has no instructions for them.
+
+# %%
+half = {}
+for name in models:
+    with DecodeBench(name, half_arms, threads) as bench:
+        new = {p: min(half_new, workloads.PROFILES[p].new_tokens) for p in half_profiles}
+        half[name] = {p: bench.measure(workloads.PROFILES[p], new[p], repeats=1) for p in half_profiles}
+
+# %%
+{
+    (m, p, a): round(v["decode_tok_s"]["median"], 1)
+    for m in models
+    for p in profiles
+    for a, v in measured[m][p]["arms"].items()
+}
+
+# %%
+results.save(
+    {
+        "machine": roofs,
+        "models": facts,
+        "workloads": {p: workloads.PROFILES[p] for p in profiles},
+        "price": PRICE,
+        "profiles": measured,
+        "half": half,
+        "sweep": sweep,
+    },
+    models=assets,
+)
