@@ -212,9 +212,9 @@ def _transformers(asset: models.ModelAsset) -> Callable[[list[int]], np.ndarray]
     """transformers' logits (T, V) for ids, with the same weights."""
     import torch
 
-    from cachequant.assets.materialize import transformers_model
+    from cachequant.study import torch_engine
 
-    model = transformers_model(asset)
+    model = torch_engine.build(asset.config, asset.weights, torch.float32)
 
     def logits(ids: list[int]) -> np.ndarray:
         with torch.inference_mode():
