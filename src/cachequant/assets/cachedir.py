@@ -1,7 +1,7 @@
 """The cache folder: downloads, converted models, texts and derived files, all of which can be made again.
 
-It lies where the environment variable CACHEQUANT_CACHE says, else in the user's cache folder. Files and folders appear in
-it whole: they are written under a temporary name beside their place and then moved.
+It lies where the environment variable CACHEQUANT_CACHE says, else in the user's cache folder. Files and folders appear
+in it whole: they are written under a temporary name beside their place and then moved.
 """
 
 import os
@@ -71,8 +71,8 @@ def atomic_file(target: Path) -> Iterator[Path]:
 def atomic_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `target` when the block ends without an error.
 
-    If `target` has appeared meanwhile, it stays and the new folder is dropped: two processes that convert the same source
-    write the same bytes.
+    If `target` has appeared meanwhile, it stays and the new folder is dropped: two processes that convert the same
+    source write the same bytes.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=_PARTIAL + target.name + "-", dir=target.parent))

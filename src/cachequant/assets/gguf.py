@@ -1,7 +1,7 @@
 """GGUF files: configuration from the metadata, tensors through the `gguf` package's NumPy dequantizer.
 
-The format is llama.cpp's (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Its converter permutes the rows of
-q and k in the llama architecture, from RoPE on halves (Hugging Face) to RoPE on neighbours; that is undone here.
+The format is llama.cpp's (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Its converter permutes the rows
+of q and k in the llama architecture, from RoPE on halves (Hugging Face) to RoPE on neighbours; that is undone here.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _HANDLED = frozenset(
     rope.freq_base rope.dimension_count rope.scaling.type rope.scaling.factor vocab_size
     """.split()
 )
-# Llama 3.x: the file holds the factor of each frequency instead of the rule; (low, high, original) of all published models
+# Llama 3.x files hold a factor for each frequency instead of the rule; (low, high, original) of all published models
 _LLAMA3 = (1.0, 4.0, 8192)
 
 

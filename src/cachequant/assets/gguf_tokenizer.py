@@ -1,7 +1,7 @@
 """A `tokenizer.json` from the metadata of a GGUF file (byte-level BPE).
 
-The file keeps the vocabulary, the merges and a name (`pre`) for the rule that splits text into words before merging; the
-rules behind the names are those of the models' own tokenizers.
+The file keeps the vocabulary, the merges and a name (`pre`) for the rule that splits text into words before merging;
+the rules behind the names are those of the models' own tokenizers.
 """
 
 from collections.abc import Mapping
@@ -72,6 +72,10 @@ def build_tokenizer(fields: Mapping[str, Any]) -> str:
         tokenizer.normalizer = normalizer()
     kinds = fields.get("tokenizer.ggml.token_type", [])
     for kind, special in ((_CONTROL, True), (_USER_DEFINED, False)):
-        found = [AddedToken(token, special=special, normalized=False) for token, k in zip(tokens, kinds) if k == kind]
+        found = [
+            AddedToken(token, special=special, normalized=False)
+            for token, k in zip(tokens, kinds, strict=False)
+            if k == kind
+        ]
         (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(found)
     return tokenizer.to_str()

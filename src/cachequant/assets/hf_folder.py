@@ -1,4 +1,4 @@
-"""Folders with a Hugging Face checkpoint: `config.json`, safetensors (or a pickle read with weights only), tokenizer."""
+"""Folders with a Hugging Face checkpoint: `config.json`, safetensors (else a pickle, weights only), tokenizer."""
 
 import dataclasses
 import hashlib

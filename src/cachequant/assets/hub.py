@@ -1,10 +1,10 @@
-"""The Hugging Face hub: from its local cache if possible, else downloaded; without a network it fails within seconds."""
+"""The Hugging Face hub: its local cache first, then a download; without a network it fails within seconds."""
 
 import fnmatch
 import functools
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ from cachequant.errors import AssetError
 
 _Answer = TypeVar("_Answer")
 _SECONDS = 6.0  # to find out whether the hub answers at all, name look-up included
-_MODEL_FILES = (
+_SMALL_FILES = (
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -22,9 +22,13 @@ _MODEL_FILES = (
 )
 _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
 _PICKLE = ("pytorch_model.bin",)
+_MODEL_CHOICES = (
+    "the embedded model smollm2-135m, gpt2-random (speed only), a folder with a checkpoint, a GGUF file, "
+    "or HF_HOME pointing to a hub cache that holds it"
+)
 
 
-def download_model(repository: str, revision: str | None) -> Path:
+def model(repository: str, revision: str | None) -> Path:
     """Folder of a snapshot with configuration, tokenizer and weights (safetensors, else one pickle).
 
     Parameters
@@ -39,62 +43,96 @@ def download_model(repository: str, revision: str | None) -> Path:
     AssetError
         Not in the local cache, and the hub cannot be reached, has no such repository, or HF_HUB_OFFLINE is set.
     """
+
+    def wanted(files: Sequence[str]) -> list[str]:
+        weights = _SAFETENSORS if _matching(files, _SAFETENSORS) else _PICKLE
+        return [*_SMALL_FILES, *weights]
+
+    def complete(files: Sequence[str]) -> bool:
+        return "config.json" in files and bool(_matching(files, (*_SAFETENSORS, *_PICKLE)))
+
+    return snapshot(repository, revision, "model", wanted, complete, _MODEL_CHOICES)
+
+
+def snapshot(
+    repository: str,
+    revision: str | None,
+    kind: str,
+    wanted: Callable[[Sequence[str]], list[str]],
+    complete: Callable[[Sequence[str]], bool],
+    choices: str,
+) -> Path:
+    """Folder of a snapshot in the hub's cache, with the files that are wanted.
+
+    Parameters
+    ----------
+    repository, revision
+        As in `model`.
+    kind : {"model", "dataset"}
+    wanted : callable
+        File names in the repository to name patterns to download.
+    complete : callable
+        Whether the file names of a local snapshot are enough.
+    choices : str
+        For the error message: what else the user can do.
+    """
     import huggingface_hub
 
-    local = functools.partial(huggingface_hub.snapshot_download, repository, revision=revision, local_files_only=True)
+    download = functools.partial(huggingface_hub.snapshot_download, repository, revision=revision, repo_type=kind)
     try:
-        folder = Path(local())
-        if _complete(folder):
+        folder = Path(download(local_files_only=True))
+        if complete(_files(folder)):
             return _checked(folder)
+    except AssetError:
+        raise
     except (OSError, ValueError):
         pass  # not there: ask the hub
-    files = reach(repository, lambda: huggingface_hub.HfApi().list_repo_files(repository, revision=revision))
-    weights = (
-        _SAFETENSORS if any(fnmatch.fnmatch(file, pattern) for file in files for pattern in _SAFETENSORS) else _PICKLE
-    )
     try:
-        wanted = [*_MODEL_FILES, *weights]
-        return _checked(Path(huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=wanted)))
-    except (OSError, ValueError) as error:
-        raise AssetError(unreachable(repository, error)) from error
+        api = huggingface_hub.HfApi()  # repo_info does not retry, unlike the listing of files
+        info = answer_within(_SECONDS, lambda: api.repo_info(repository, revision=revision, repo_type=kind))
+        files = [sibling.rfilename for sibling in info.siblings or ()]
+        return _checked(Path(download(allow_patterns=wanted(files))))
+    except AssetError:
+        raise
+    except Exception as error:  # the hub client and the network below it raise many unrelated types
+        reason = (str(error).strip() or "no reason given").splitlines()[0][:160]
+        raise AssetError(
+            f"{repository} is not in the local hub cache and could not be fetched ({type(error).__name__}: {reason}). "
+            f"Choices: {choices}"
+        ) from error
 
 
-def reach(repository: str, ask: Callable[[], _Answer], seconds: float = _SECONDS) -> _Answer:
-    """The answer of `ask`, or an AssetError within `seconds`, however long the network would let it hang."""
+def answer_within(seconds: float, ask: Callable[[], _Answer]) -> _Answer:
+    """What `ask` returns or raises; TimeoutError after `seconds`, however long the network would let it hang."""
     outcome: dict[str, object] = {}
 
     def run():
         try:
             outcome["answer"] = ask()
-        except Exception as error:  # reported by the waiting thread
+        except Exception as error:  # raised again in the waiting thread
             outcome["error"] = error
 
     worker = threading.Thread(target=run, daemon=True)
     worker.start()
     worker.join(seconds)
-    if "answer" in outcome:
-        return outcome["answer"]
-    error = outcome.get("error") or TimeoutError(f"no answer within {seconds:g} s")
-    raise AssetError(unreachable(repository, error)) from error
+    if "error" in outcome:
+        raise outcome["error"]
+    if "answer" not in outcome:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return outcome["answer"]
 
 
-def unreachable(repository: str, error: BaseException) -> str:
-    """Message for a repository that could not be had, with the choices."""
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return (
-        f"{repository} is not in the local hub cache and could not be fetched ({type(error).__name__}: {reason[:160]}). "
-        "Choices: the embedded model smollm2-135m, gpt2-random (speed only), a folder with a checkpoint, a GGUF file, "
-        "or HF_HOME pointing to a cache that holds it"
-    )
+def _matching(files: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    return [file for file in files if any(fnmatch.fnmatch(file, pattern) for pattern in patterns)]
 
 
-def _complete(folder: Path) -> bool:
-    return (folder / "config.json").exists() and any(folder.glob("*.safetensors*")) or (folder / _PICKLE[0]).exists()
+def _files(folder: Path) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
 def _checked(folder: Path) -> Path:
     """The folder, after comparing large files with their names in the hub's cache, which are their sha256."""
-    for file in folder.iterdir():
+    for file in folder.rglob("*"):
         stored = file.resolve().name
         if file.is_symlink() and re.fullmatch("[0-9a-f]{64}", stored):
             require_sha256(sha256_remembered(file), stored, str(file))

@@ -68,7 +68,7 @@ def resolve(
     pinned = pins.HUB_MODELS.get(repository, (repository, None))
     revision = revision or pinned[1]
     say(f"looking for {pinned[0]}")
-    folder = hub.download_model(pinned[0], revision)
+    folder = hub.model(pinned[0], revision)
     return _folder(folder, repository, {"repository": pinned[0], "revision": folder.name}, say, progress)
 
 

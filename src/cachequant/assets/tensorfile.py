@@ -1,7 +1,7 @@
 """Reading and writing safetensors files without holding them in memory.
 
 The format is eight bytes of header length, a JSON header, then the tensors' bytes without gaps
-(https://huggingface.co/docs/safetensors). Reading is stricter than the reference library, which accepts a duplicate name.
+(https://huggingface.co/docs/safetensors). Reading is stricter than the reference library, which accepts a name twice.
 """
 
 import hashlib
@@ -19,7 +19,8 @@ from cachequant.errors import AssetError
 
 _DTYPES = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I64": np.int64, "I32": np.int32,
-    "I16": np.int16, "I8": np.int8, "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8, "BOOL": np.bool_,
+    "I16": np.int16, "I8": np.int8, "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8,
+    "BOOL": np.bool_,
 }  # fmt: skip
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _MAX_HEADER = 100_000_000

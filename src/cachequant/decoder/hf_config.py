@@ -129,7 +129,7 @@ def _read_llama(fields: _Fields) -> DecoderConfig:
         fields.get("hidden_size"),
     )
     _refuse_windows(fields, context)
-    # In Qwen2 q, k and v always carry a bias and nothing else does; in Llama one flag stands for q, k, v and the output.
+    # Qwen2 always has biases on q, k and v and nowhere else; Llama has one flag for q, k, v and the output.
     qwen = fields.model_type == "qwen2"
     bias = False if qwen else fields.flag("attention_bias", False)
     theta, scaling = _read_rope(fields, context)

@@ -1,7 +1,7 @@
 """Inverse frequencies of rotary position embeddings, with the two scalings that Llama-family models use.
 
 RoPE: Su et al. 2021, arXiv 2104.09864, section 3.2. Linear scaling: Chen et al. 2023, arXiv 2306.15595, section 3.2.
-The llama3 rule keeps short wavelengths, stretches long ones and blends between (Llama 3.1 model card and reference code).
+The llama3 rule keeps short wavelengths, stretches long ones and blends between (reference code of Llama 3.1).
 """
 
 import math

@@ -71,8 +71,8 @@ class Tokenizer:
 class StreamDecoder:
     """Decode ids as they come; the pieces, joined, are the text of all ids, and no piece ends inside a character.
 
-    What could still change with the next id (a trailing U+FFFD may be the first bytes of a character) is held back until it
-    is settled or `finish` is called. Only the ids since the last settled point are decoded again.
+    What could still change with the next id (a trailing U+FFFD may be the first bytes of a character) is held back
+    until it is settled or `finish` is called. Only the ids since about the last settled point are decoded again.
     """
 
     _CONTEXT = 4  # settled ids decoded again, for tokenizers that treat the first token of a text differently
