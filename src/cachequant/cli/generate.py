@@ -97,7 +97,7 @@ def _print(model, steps) -> None:
     """Writes text, or ids if there is no tokenizer, as tokens come; nothing that is half a character."""
     text = model.tokenizer.stream() if model.tokenizer else None
     for token in steps:
-        sys.stdout.write(text.push(token) if text else f"{token} ")
+        sys.stdout.write(text.feed(token) if text else f"{token} ")
         sys.stdout.flush()
     sys.stdout.write((text.finish() if text else "") + "\n")
     sys.stdout.flush()

@@ -112,7 +112,7 @@ class Model:
     def _pieces(self, steps: Iterator[int]) -> Iterator[str]:
         stream = self.tokenizer.stream()
         for token in steps:
-            if piece := stream.push(token):
+            if piece := stream.feed(token):
                 yield piece
         if piece := stream.finish():
             yield piece
