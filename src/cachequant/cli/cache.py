@@ -55,4 +55,4 @@ def _describe(root, entries) -> dict[str, Any]:
 def _print(found: dict[str, Any]) -> None:
     rows = [[e["kind"], e["name"], output.size(e["bytes"])] for e in found["entries"]]
     rows.append(["total", "", output.size(found["bytes"])])
-    output.table(found["folder"], ["kind", "name", "size"], rows)
+    output.table(found["folder"], ["kind", "name", "size"], rows, words=(0, 1))

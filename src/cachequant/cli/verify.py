@@ -34,7 +34,7 @@ def _print(found: dict[str, Any]) -> None:
         [c["name"], words[c["ok"]], _number(c["value"]), _number(c["limit"]), c.get("note", "")]
         for c in found["checks"]
     ]
-    output.table(f"{found['model']} on {found['text']}", ["check", "", "value", "limit", "note"], rows)
+    output.table(f"{found['model']} on {found['text']}", ["check", "", "value", "limit", "note"], rows, words=(0, 1, 4))
     failed = [c["name"] for c in found["checks"] if not c["ok"]]
     typer.echo(f"{len(rows)} checks, all passed" if found["ok"] else f"not ok: {', '.join(failed) or 'no checks'}")
 
