@@ -19,8 +19,7 @@ def digest(page: Path) -> str:
     if "{code-cell}" not in text:
         return ""
     seen = hashlib.sha256(sources.digest(summary.code(page)).encode())
-    every = "layout.notebooks" in text or "results.every" in text
-    for name in layout.notebooks() if every else reads(text):
+    for name in layout.notebooks() if "results.every" in text else reads(text):
         for set_name in results.sets():
             file = results.path(name, set_name)
             seen.update(f"{set_name}/{name}".encode() + (file.read_bytes() if file.is_file() else b""))

@@ -1,6 +1,6 @@
 """Puts MathJax beside the pages, so that they need no network.
 
-The one file `tex-svg-full.js` holds all of it: glyphs as SVG, so no fonts, and every TeX extension, so nothing is loaded.
+The one file `tex-svg-full.js` holds all of it: glyphs as SVG instead of fonts, and every TeX extension.
 """
 
 from importlib.metadata import distribution

@@ -87,6 +87,11 @@ def both(name: str) -> tuple[Result, Result | None]:
     return shown, read(name, "reference") if other else None
 
 
+def every() -> list[tuple[Result, Result | None]]:
+    """`both` of every compute notebook that has a result, in the order of the study."""
+    return [both(name) for name in layout.notebooks() if any(path(name, s).is_file() for s in sets())]
+
+
 def read(name: str, set_name: str) -> Result:
     """Reads and checks one result file."""
     try:

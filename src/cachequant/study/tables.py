@@ -112,9 +112,16 @@ def table(
         first = _one(name, _caption(caption, shown, models, texts), columns, [(r,) for r in rows(shown)])
         title = _caption(f"{caption.rstrip('.')}: the published reference.", reference, models, None)
         made = Tables((first, _one(f"{name}-reference", title, columns, [(r,) for r in rows(reference)])))
-    if _recorded is not None:
-        _recorded.extend(made.parts if isinstance(made, Tables) else [made])
-    return made
+    return _record(made)
+
+
+def facts(name: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[Any]], form: str = "") -> Table:
+    """A numbered table of plain rows, first column to the left, whose caption is left as it is.
+
+    For what no single result measured, such as definitions or an overview of all results.
+    """
+    body = [[value(cell, form) for cell in row] for row in rows]
+    return _record(Table(name, caption, list(head), [":--", *["--:"] * (len(head) - 1)], body))
 
 
 def value(item: Any, form: str = "") -> str:
@@ -131,6 +138,12 @@ def value(item: Any, form: str = "") -> str:
     if isinstance(item, (int, float)):
         return format(item, form).replace("-", "−") if form else f"{item}"
     return str(item).replace("|", "\\|")
+
+
+def _record(made):
+    if _recorded is not None:
+        _recorded.extend(made.parts if isinstance(made, Tables) else [made])
+    return made
 
 
 def _one(name: str, caption: str, columns: Sequence[Column], lines: list[tuple[Row | None, ...]]) -> Table:
