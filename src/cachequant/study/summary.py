@@ -16,6 +16,7 @@ from cachequant.errors import ResultError
 from cachequant.study import layout, results, tables
 
 _CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```\s*$", re.DOTALL | re.MULTILINE)
+_HEADLINE = re.compile(r"(<!-- headline: [^\n]*-->\n).*(<!-- end of headline -->)", re.DOTALL)
 _OPTIONS = re.compile(r"\A(?:---\n.*?\n---\n|(?::[^\n]*\n)+)", re.DOTALL)
 
 
@@ -36,11 +37,20 @@ def write(set_name: str) -> Path:
             found = page_tables(page)
             if found:
                 parts += [f"## {title(page)}", *(t.text for t in found)]
-    target = folder / "summary.md"
-    temporary = target.with_suffix(".tmp")
-    temporary.write_text("\n\n".join(parts) + "\n", encoding="utf8")
-    os.replace(temporary, target)
-    return target
+    return _replace(folder / "summary.md", "\n\n".join(parts) + "\n")
+
+
+def readme() -> Path:
+    """Writes the tables of the book's first page, from the reference, into README.md."""
+    file = layout.root() / "README.md"
+    return _replace(file, _HEADLINE.sub(lambda m: f"{m[1]}{headline()}\n{m[2]}", file.read_text(encoding="utf8")))
+
+
+def headline() -> str:
+    """The tables of the book's first page, from the reference, as text."""
+    toc = yaml.safe_load((layout.root() / "_toc.yml").read_text(encoding="utf8"))
+    with _showing("reference"):
+        return "\n\n".join(t.text for t in page_tables(layout.root() / f"{toc['root']}.md"))
 
 
 def pages() -> list[Path]:
@@ -86,6 +96,13 @@ def _origin(set_name: str) -> str:
                 f"- {name}: profile {r.provenance['profile']}, {r.provenance['start']}, commit {commit}, {r.machine}"
             )
     return "\n".join(lines)
+
+
+def _replace(target: Path, text: str) -> Path:
+    temporary = target.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf8")
+    os.replace(temporary, target)
+    return target
 
 
 @contextlib.contextmanager

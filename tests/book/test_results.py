@@ -1,0 +1,49 @@
+"""Every committed result follows the schema and says nothing about the machine but its kind."""
+
+from pathlib import Path
+
+import pytest
+
+from cachequant.study import layout, profiles, results, runner, summary
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+REFERENCE = sorted((ROOT / "results" / "reference").glob("*.json"))
+
+
+def test_the_reference_is_complete():
+    assert {p.stem for p in REFERENCE} == set(layout.notebooks())
+    assert (ROOT / "results" / "reference" / "summary.md").is_file()
+
+
+@pytest.mark.parametrize("file", REFERENCE, ids=lambda p: p.stem)
+def test_a_committed_result_follows_the_schema(file):
+    result = results.read(file.stem, "reference")
+    assert result.provenance["profile"] == "full"
+    assert result.provenance["commit"]
+    assert result.parameters.keys() == runner.plan(file.stem, "full").parameters.keys()
+
+
+@pytest.mark.parametrize("file", REFERENCE, ids=lambda p: p.stem)
+def test_a_committed_result_names_no_folder(file):
+    for path in (file, file.with_suffix(".ipynb")):
+        text = path.read_text(encoding="utf8")
+        for folder in (str(ROOT), str(Path.home()) + "/", "/tmp/", "site-packages"):
+            assert folder not in text, f"{path.name}: {folder}"
+
+
+@pytest.mark.parametrize("profile", layout.profiles())
+def test_every_profile_gives_every_notebook_parameters_that_it_has(profile):
+    for name in layout.notebooks():
+        runner.plan(name, profile)
+
+
+def test_the_budgets_of_the_default_profile_fit_into_its_limit():
+    from cachequant.study.compute import QUICK_LIMIT
+
+    budgets = profiles.read("quick").budgets
+    assert budgets.keys() == layout.notebooks().keys()
+    assert sum(budgets.values()) <= QUICK_LIMIT
+
+
+def test_the_headline_of_readme_is_that_of_the_reference():
+    assert summary.headline() in (ROOT / "README.md").read_text(encoding="utf8")

@@ -1,0 +1,122 @@
+"""Summary and comparison with the reference, on a tiny project with one page."""
+
+import pytest
+
+from cachequant.errors import ResultError
+from cachequant.study import provenance, reproduce, results, summary
+
+PAGE = """---
+kernelspec: {name: python3}
+---
+
+# Squares
+
+```{code-cell} ipython3
+:tags: [remove-cell]
+
+from cachequant.study import results
+from cachequant.study.tables import Column, table
+shown, reference = results.both("01_squares")
+print("not part of the summary")
+```
+
+Prose.
+
+```{code-cell} ipython3
+---
+tags: [remove-input]
+---
+columns = [Column("n", "n", measured=False), Column("square", "Square", "d")]
+table("tab-squares", "Squares.", columns, lambda r: r.data["rows"], shown, reference)
+```
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    (tmp_path / "_toc.yml").write_text(
+        "root: book/intro\nparts: [{chapters: [{file: book/squares}, {file: book/x}]}]\n"
+    )
+    (tmp_path / "notebooks" / "profiles").mkdir(parents=True)
+    (tmp_path / "notebooks" / "01_squares.py").touch()
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "squares.md").write_text(PAGE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CACHEQUANT_RESULTS", raising=False)
+    return tmp_path
+
+
+def put(set_name, square, text="t"):
+    origin = {
+        **{"notebook": "01_squares.py", "profile": "quick", "inputs": "0", "commit": "c" * 40, "dirty": True},
+        **{"start": "2026-01-01T00:00:00Z", "seconds": 1.5, "load": {}},
+        **provenance.collect(texts=[{"name": text, "sha256": "2"}]),
+    }
+    data = {"rows": [{"n": 3, "square": square, "ppl": {"value": float(square)}}]}
+    result = {"schema": 1, "parameters": {}, "provenance": origin, "data": data}
+    results.write(results.path("01_squares", set_name), result)
+
+
+def test_a_summary_holds_every_table_of_the_book_as_text(project):
+    put("local", 9)
+    put("reference", 10)
+    text = summary.write("local").read_text()
+    assert "## Squares" in text and "**Squares. t;" in text
+    assert "| n | Square | Square, reference |\n| :-- | --: | --: |\n| 3 | 9 | 10 |" in text
+    assert "commit cccccccccc+" in text and "not part" not in text
+    assert "| 3 | 10 |" in summary.write("reference").read_text()
+
+
+def test_a_set_without_results_has_no_summary(project):
+    with pytest.raises(ResultError, match="no results in results/local"):
+        summary.write("local")
+
+
+def test_the_headline_of_readme_comes_from_the_first_page_and_the_reference(project):
+    put("local", 9)
+    put("reference", 10)
+    (project / "book" / "intro.md").write_text(PAGE)
+    file = project / "README.md"
+    file.write_text("# Title\n<!-- headline: x -->\nold\n<!-- end of headline -->\nrest\n")
+    for _ in range(2):
+        summary.readme()
+    text = file.read_text()
+    assert text.startswith("# Title\n<!-- headline: x -->\n**Squares.") and "old" not in text
+    assert "| 3 | 10 |\n<!-- end of headline -->\nrest\n" in text
+
+
+def tolerate(project, *rules):
+    (project / "notebooks" / "tolerances.yaml").write_text("01_squares:\n" + "".join(f"  - {r}\n" for r in rules))
+
+
+@pytest.mark.parametrize(("square", "ok"), [(9, True), (11, True), (12, False)])
+def test_local_results_are_compared_within_tolerances(project, square, ok):
+    tolerate(project, '{value: "rows[n=3].square", relative: 0.1}', '{value: "rows[n=3].ppl.value", absolute: 1.0}')
+    put("local", square)
+    put("reference", 10)
+    rows = reproduce.compare()
+    assert [r.ok for r in rows] == [ok, ok]
+    assert ("DIFFERS" in reproduce.describe(rows)) is not ok
+    assert "within 10%" in reproduce.describe(rows) and "within 1:" in reproduce.describe(rows)
+
+
+def test_numbers_from_different_texts_are_not_compared(project):
+    tolerate(project, '{value: "rows[n=3].square", relative: 0.1, same: texts}')
+    put("local", 50, text="other")
+    put("reference", 10)
+    assert [r.ok for r in reproduce.compare()] == [None]
+
+
+def test_a_tolerance_for_nothing_is_an_error(project):
+    put("local", 9)
+    put("reference", 9)
+    tolerate(project, '{value: "rows[n=4].square", relative: 0.1}')
+    with pytest.raises(ResultError, match=r"rows\[n=4\]"):
+        reproduce.compare()
+
+
+def test_with_nothing_to_compare_it_says_what_to_do(project):
+    tolerate(project, '{value: "rows[n=3].square", relative: 0.1}')
+    put("local", 9)
+    with pytest.raises(ResultError, match="make book"):
+        reproduce.compare()

@@ -1,0 +1,70 @@
+import pytest
+
+from cachequant.errors import ResultError
+from cachequant.study import tables
+from cachequant.study.results import Result
+from cachequant.study.tables import Column
+
+COLUMNS = [Column("scheme", "Scheme", measured=False), Column("ppl", "Perplexity", ".2f")]
+
+
+def result(set_name="local", text="t", rows=(("int8", 30.123), ("fp32", -1.5)), cpu="A"):
+    origin = {
+        **{"models": [{"name": "m", "sha256": "0"}, {"name": "r", "sha256": "1", "random": True}]},
+        **{"texts": [{"name": text, "sha256": "0"}], "threads": {"numba": 2}, "cpu": {"model": cpu, "logical": 4}},
+    }
+    return Result("09_x", set_name, {}, origin, {"rows": [{"scheme": s, "ppl": p} for s, p in rows]})
+
+
+def made(shown, reference=None, **more):
+    return tables.table("tab-x", "Perplexity.", COLUMNS, lambda r: r.data["rows"], shown, reference, **more)
+
+
+def test_a_caption_names_model_text_and_machine():
+    assert made(result()).caption == "Perplexity. m, r (random weights); t; A, 2 threads."
+    assert made(result(), models=["m"], texts=()).caption == "Perplexity. m; A, 2 threads."
+
+
+def test_local_and_reference_stand_side_by_side():
+    table = made(result(), result("reference", rows=(("fp32", 2.0), ("w8", 3.0)), cpu="B"))
+    assert table.head == ["Scheme", "Perplexity", "Perplexity, reference"]
+    assert table.body == [["int8", "30.12", "–"], ["fp32", "−1.50", "2.00"], ["w8", "–", "3.00"]]
+    assert table.caption.endswith("A, 2 threads. Reference: B, 2 threads.")
+
+
+def test_texts_are_never_mixed_in_a_table():
+    first, second = made(result(), result("reference", text="other")).parts
+    assert (first.name, second.name) == ("tab-x", "tab-x-reference")
+    assert first.head == second.head == ["Scheme", "Perplexity"]
+    assert "; t;" in first.caption and "; other;" in second.caption and "published reference" in second.caption
+
+
+def test_rows_that_cannot_be_told_apart_are_an_error():
+    with pytest.raises(ResultError, match="scheme"):
+        made(result(), result("reference", rows=(("fp32", 1.0), ("fp32", 2.0))))
+
+
+@pytest.mark.parametrize(
+    ("item", "form", "text"),
+    [
+        (None, ".1f", "–"),
+        (1234.56, ",.1f", "1,234.6"),
+        (-0.5, "+.1f", "−0.5"),
+        (True, "", "yes"),
+        ("a|b", "", "a\\|b"),
+        ({"median": 2.0, "low": 1.5, "high": 2.5}, ".1f", "2.0 [1.5, 2.5]"),
+        ({"value": 2.0, "low": None, "high": None}, ".1f", "2.0"),
+    ],
+)
+def test_cells(item, form, text):
+    assert tables.value(item, form) == text
+
+
+def test_markdown_and_recording():
+    with tables.recording() as found:
+        table = made(result(rows=(("int8", 1.0),)))
+        tables.facts("tab-f", "Facts.", ["a", "b"], [["x", 1]])
+    assert table._repr_markdown_().startswith(":::{table} Perplexity. m,")
+    assert ":name: tab-x\n\n| Scheme | Perplexity |\n| :-- | --: |\n| int8 | 1.00 |\n:::" in table._repr_markdown_()
+    assert [t.name for t in found] == ["tab-x", "tab-f"]
+    assert found[1].text == "**Facts.**\n\n| a | b |\n| :-- | --: |\n| x | 1 |"
