@@ -1,4 +1,4 @@
-"""What this CPU is: model, cores, caches and instruction sets. Standard library only, so that anything may import it."""
+"""What this CPU is: model, cores, caches, instruction sets. Standard library only, so that anything may import it."""
 
 import os
 import platform

@@ -1,0 +1,118 @@
+"""Weights in the layout that the micro-kernels read: panels of 16 outputs, k running along each panel."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cachequant.kernels import simd
+from cachequant.quantize import Quantized
+
+LINE = 64  # bytes of a cache line: where packed arrays start
+LONGEST = 1 << 16  # values whose products surely fit an int32 sum (127^2 * 2^16 < 2^31); longer rows are cut here
+FLOAT, EXPONENT, HALF = 0, 1, 2  # how steps are stored: float32, int8 e of 2^e / 127, float16
+
+
+@dataclass(eq=False)
+class PackedMatrix:
+    """An (N, K) matrix in panels of 16 rows, the last panel padded with zeros.
+
+    values : float32 [panel][K][16], or int8 [panel][group of k][16][group] for the kernel set's group.
+    scales : [panel][block][16] steps as stored: float32, float16, or int8 exponents of powers of two; None for floats.
+    block : values along K that share a step; K for one step a row.
+    kind : "floats" or "codes".
+    kernel_set : the set whose layout this is.
+    """
+
+    n: int
+    k: int
+    values: np.ndarray
+    scales: np.ndarray | None
+    block: int
+    kind: str
+    kernel_set: simd.KernelSet
+    address: int = field(init=False)
+    scale_address: int = field(init=False, default=0)
+    scale_kind: int = field(init=False, default=FLOAT)
+
+    def __post_init__(self):
+        self.address = self.values.ctypes.data
+        if self.scales is not None:
+            self.scale_address = self.scales.ctypes.data
+            self.scale_kind = {"float32": FLOAT, "int8": EXPONENT, "float16": HALF}[self.scales.dtype.name]
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + (0 if self.scales is None else self.scales.nbytes)
+
+    def steps(self, ids: np.ndarray) -> np.ndarray:
+        """(T, B) float32 steps of the rows `ids`."""
+        stored = self.scales[ids // simd.WIDTH, :, ids % simd.WIDTH]
+        if self.scale_kind == EXPONENT:
+            return np.where(stored == -127, np.float32(0), np.ldexp(np.float32(1), stored) / np.float32(127))
+        return stored.astype(np.float32)
+
+
+def pack_fp32(w: np.ndarray, kernel_set: simd.KernelSet) -> PackedMatrix:
+    """Pack a (N, K) float32 matrix."""
+    n, k = w.shape
+    values = _aligned((-(-n // simd.WIDTH), k, simd.WIDTH), np.float32)
+    _panels(values, w)
+    return PackedMatrix(n, k, values, None, k, "floats", kernel_set)
+
+
+def pack_codes(q: Quantized, kernel_set: simd.KernelSet) -> PackedMatrix:
+    """Pack quantized weights; indices of snapped scales become float32 steps, powers of two stay exponents."""
+    n, k = q.codes.shape
+    group, panels = kernel_set.group, -(-n // simd.WIDTH)
+    values = _aligned((panels, -(-k // group), simd.WIDTH, group), np.int8)
+    for i in range(group):
+        part = q.codes[:, i::group]
+        _panels(values[:, : part.shape[1], :, i], part)
+    if kernel_set.unsigned:
+        values.view(np.uint8)[...] ^= 0x80
+    block = q.quantizer.block(k)
+    stored = _stored_steps(q)
+    if block > LONGEST:
+        block, stored = LONGEST, np.repeat(stored, -(-k // LONGEST), 1)
+    scales = _aligned((panels, stored.shape[1], simd.WIDTH), stored.dtype)
+    if stored.dtype == np.int8:
+        scales[...] = -127
+    _panels(scales, stored)
+    return PackedMatrix(n, k, values, scales, block, "codes", kernel_set)
+
+
+def rows(w: PackedMatrix, ids: np.ndarray) -> np.ndarray:
+    """Rows `ids` (T,) of the matrix as (T, K) float32, dequantized: the look-up of embeddings."""
+    ids = np.asarray(ids)
+    panel, lane = np.divmod(ids, simd.WIDTH)
+    picked = w.values[panel, :, lane]
+    if w.kind == "floats":
+        return picked
+    if w.kernel_set.unsigned:
+        picked = (picked.view(np.uint8) ^ np.uint8(0x80)).view(np.int8)
+    codes = picked.reshape(len(ids), -1)[:, : w.k].astype(np.float32)
+    return codes * np.repeat(w.steps(ids), w.block, 1)[:, : w.k]
+
+
+def _stored_steps(q: Quantized) -> np.ndarray:
+    """(N, B) steps in one of the stored kinds."""
+    shape = (len(q.codes), q.scales.shape[1])
+    if q.quantizer.scale.steps == 1:
+        return np.broadcast_to(np.where(q.scales == -128, np.int8(-127), q.scales), shape)
+    return np.broadcast_to(q.scales, shape) if q.quantizer.scale.steps is None else q.steps()
+
+
+def _panels(packed: np.ndarray, rows_: np.ndarray) -> None:
+    """Write (N, C) rows into [panel][C][16], as far as there are rows."""
+    whole = len(rows_) // simd.WIDTH
+    packed[:whole] = rows_[: whole * simd.WIDTH].reshape(whole, simd.WIDTH, -1).swapaxes(1, 2)
+    if whole * simd.WIDTH < len(rows_):
+        packed[whole, :, : len(rows_) - whole * simd.WIDTH] = rows_[whole * simd.WIDTH :].T
+
+
+def _aligned(shape: tuple[int, ...], dtype) -> np.ndarray:
+    """Zeros that start at a cache line."""
+    dtype = np.dtype(dtype)
+    raw = np.zeros(int(np.prod(shape)) * dtype.itemsize + LINE, np.uint8)
+    start = -raw.ctypes.data % LINE
+    return raw[start : raw.size - LINE + start].view(dtype).reshape(shape)

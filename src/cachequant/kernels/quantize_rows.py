@@ -1,0 +1,87 @@
+"""Inputs of a product as codes in the layout that its micro-kernel reads: `quantize.quantize`, bit for bit."""
+
+import numpy as np
+from numba import njit
+
+from cachequant.kernels.calls import bits_of_float, encode, float_of_bits, largest
+from cachequant.kernels.native import ENCODE, GROUP, LARGEST, UNSIGNED
+from cachequant.quantize import TINY, steps_in_octave
+from cachequant.schemes import SCALE_STEPS, Quantizer
+
+EXACT, HALF = 0, -1  # rules that are not a number of steps an octave
+_MANTISSAS = np.ones((1 + max(s or 0 for s in SCALE_STEPS), 1 + max(s or 0 for s in SCALE_STEPS)), np.float32)
+for _n in SCALE_STEPS[1:]:
+    _MANTISSAS[_n, : _n + 1] = steps_in_octave(_n)
+
+
+def rule_of(quantizer: Quantizer) -> int:
+    """The scale rule as kernels take it: steps an octave, EXACT, or HALF (exact, rounded up to float16)."""
+    return HALF if quantizer.half else quantizer.scale.steps or EXACT
+
+
+@njit(cache=True, error_model="numpy")
+def step_and_inverse(a, rule):
+    """(step, inverse) of a group with largest magnitude `a`; (0, 0) for a group of zeros."""
+    one, most = np.float32(1), np.float32(127)
+    if a < TINY:
+        return np.float32(0), np.float32(0)
+    if rule == EXACT:
+        return a / most, most / a
+    if rule == HALF:
+        step = a / most
+        bits = bits_of_float(step)
+        if bits >= bits_of_float(np.float32(2.0**-14)):
+            step = float_of_bits((bits + 0x1FFF) & ~0x1FFF)
+        else:  # denormal as float16: multiples of 2^-24
+            step = np.float32(np.ceil(step * np.float32(2.0**24)) * np.float32(2.0**-24))
+        return step, one / step
+    bits = bits_of_float(a)
+    exponent, mantissa = (bits >> 23) - 127, float_of_bits((bits & 0x7FFFFF) | 0x3F000000)
+    j = 0
+    while _MANTISSAS[rule, j] < mantissa:
+        j += 1
+    index = min(exponent * rule + j, 127 * rule)
+    octave = index // rule
+    j = index - octave * rule
+    scale = np.float32(2) * _MANTISSAS[rule, j] * float_of_bits((octave + 127) << 23)
+    return scale / most, most / scale
+
+
+@njit(cache=True, error_model="numpy")
+def quantize_tile(table, x, rows, k, block, part, rule, shared, units, first_unit, steps, first_step):
+    """Quantize `rows` rows of `k` floats at address `x` into one tile.
+
+    block : values that share a step (k for one step a row).
+    part : values of one record of `steps`: `block` or a divisor, where the weights have smaller blocks.
+    rule : see `rule_of`.
+    shared : largest magnitude to use for every group, negative to look for it in the group.
+    units : int32 scratch; from `first_unit` on it becomes [group of k][row].
+    steps : float32 scratch; from `first_step` on it becomes records of [row] steps, for unsigned sets followed by
+        [row] int32 start values.
+    """
+    group, unsigned = table[GROUP], table[UNSIGNED]
+    groups, size = -(-k // group), 4 // group
+    record = rows * (1 + unsigned)
+    starts = steps.view(np.int32)
+    line = np.empty(groups if rows > 1 else 0, np.int32)
+    codes = line.ctypes.data if rows > 1 else units.ctypes.data + 4 * first_unit
+    for r in range(rows):
+        if rows > 1:
+            line[groups - 1] = 0  # k may end within a group
+        else:
+            units[first_unit + groups - 1] = 0
+        place = first_step + r
+        for start in range(0, k, block):
+            end = min(start + block, k)
+            a = largest(table[LARGEST], x + 4 * start, end - start) if shared < 0 else shared
+            step, inverse = step_and_inverse(a, rule)
+            for at in range(start, end, part):
+                total = encode(table[ENCODE], x + 4 * at, min(part, end - at), inverse, codes + size * at)
+                steps[place] = step
+                if unsigned:
+                    starts[place + rows] = -128 * total
+                place += record
+        if rows > 1:
+            for g in range(groups):
+                units[first_unit + g * rows + r] = line[g]
+        x += 4 * k
