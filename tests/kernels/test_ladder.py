@@ -30,7 +30,7 @@ def test_layer_equals_the_top_rung(rung, m, k, n):
     rng = np.random.default_rng(2)
     x, w = rng.standard_normal((m, k)).astype(np.float32), quantize(rng.standard_normal((n, k)), schemes.INT8)
     top = gemm.matmul(x, gemm.pack_codes(w), schemes.INT8)
-    assert np.array_equal(ladder.linear(rung, x, w), top)
+    assert np.array_equal(ladder.linear(rung, x, w, ladder.layout(rung, w)), top)
 
 
 def test_extreme_codes_do_not_saturate():

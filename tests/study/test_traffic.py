@@ -53,3 +53,18 @@ def test_key_value_bytes_follow_the_key_value_heads():
 
 def test_bound_is_bandwidth_over_bytes():
     assert traffic.decode_bound(150e6, 10e6, 16.0) == pytest.approx(100)
+
+
+def test_reached_turns_speed_into_traffic_and_arithmetic():
+    speeds = {"prefill_tok_s": {"median": 100.0}, "decode_tok_s": {"median": 10.0}}
+    bench = {
+        "provenance": {"workload": {"prompt": 200, "new": 50}},
+        "arms": {"fp32": speeds},
+        "facts": {"fp32": {"weight_bytes": 500_000_000}},
+    }
+    model = traffic.shape(SMOLLM2)
+    found = traffic.reached(model, bench, "fp32")
+    assert found["bytes"] == 500_000_000 + 46080 * 225
+    assert found["decode_gb_s"] == pytest.approx(found["bytes"] * 10 / 1e9)
+    work = model["multiplications"]
+    assert found["prefill_gops"] == pytest.approx(2 * (200 * work["blocks"] + work["head"]) / 2.0 / 1e9)

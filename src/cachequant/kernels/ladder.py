@@ -42,12 +42,17 @@ def rescale(sums, x: Quantized, w: Quantized):
     return sums.astype(np.float32) * (x.steps() * w.steps().T)
 
 
-def linear(rung, x, w: Quantized):
-    """A whole layer through one rung: quantize the rows of `x` (M, K) float32, multiply codes, rescale; (M, N) float32.
+def layout(rung, w: Quantized):
+    """Codes of the weights as the rung reads them."""
+    return np.ascontiguousarray(w.codes.T) if rung is triple_loop else w.codes
 
-    `w` has one scale a row, and `x` gets the same format.
+
+def linear(rung, x, w: Quantized, codes):
+    """A whole layer through one rung: quantize the rows of `x` (M, K) float32, multiply, rescale; (M, N) float32.
+
+    `w` has one scale a row and gives `x` its format; `codes` is its `layout`.
     """
     q = quantize(x, w.quantizer)
     sums = np.empty((len(x), len(w.codes)), np.int32)
-    rung(q.codes, np.ascontiguousarray(w.codes.T) if rung is triple_loop else w.codes, sums)
+    rung(q.codes, codes, sums)
     return rescale(sums, q, w)

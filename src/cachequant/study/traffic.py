@@ -66,5 +66,30 @@ def decode_bound(weights: float, kv: float, bandwidth: float) -> float:
     return bandwidth * 1e9 / (weights + kv)
 
 
+def reached(model: dict, bench: dict, arm: str) -> dict:
+    """Traffic and arithmetic that an arm's speed amounts to; attention's own multiplications are not counted.
+
+    Parameters
+    ----------
+    model : what `shape` gives.
+    bench : object of the decode benchmark, with `facts` and the workload in its provenance.
+
+    Returns
+    -------
+    bytes : read for a decoded token, weights and float32 keys and values halfway through the new tokens.
+    decode_gb_s : these bytes times the decode speed.
+    prefill_gops : billion operations a second of the prompt's matrix products, head at its last position only.
+    """
+    work, measured = bench["provenance"]["workload"], bench["arms"][arm]
+    read = bench["facts"][arm]["weight_bytes"] + model["kv_bytes"] * (work["prompt"] + work["new"] / 2)
+    multiplications = model["multiplications"]["blocks"] * work["prompt"] + model["multiplications"]["head"]
+    seconds = work["prompt"] / measured["prefill_tok_s"]["median"]
+    return {
+        "bytes": read,
+        "decode_gb_s": read * measured["decode_tok_s"]["median"] / 1e9,
+        "prefill_gops": 2 * multiplications / seconds / 1e9,
+    }
+
+
 def _bytes(rows: int, k: int, quantizer: Quantizer | None) -> float:
     return rows * k * (quantizer.bits_per_value(rows, k) / 8 if quantizer else FP32_BYTES)
