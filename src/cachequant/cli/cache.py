@@ -1,5 +1,6 @@
 """`cachequant cache`: what lies in the cache folder; all of it can be made again."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -44,7 +45,7 @@ def clear(kind: Annotated[list[str] | None, typer.Option(help=KIND)] = None, jso
     )
 
 
-def _describe(root, entries) -> dict[str, Any]:
+def _describe(root: Path, entries: list) -> dict[str, Any]:
     return {
         "folder": str(root),
         "entries": [{"kind": e.kind, "name": e.name, "bytes": e.bytes} for e in entries],

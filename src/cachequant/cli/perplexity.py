@@ -48,5 +48,18 @@ def perplexity(
 
 
 def _print(found: dict[str, Any]) -> None:
-    rows = [(key, f"{value:.4f}" if isinstance(value, float) else value) for key, value in found.items()]
+    how = f"{found['scored']} tokens scored, windows of {found['window']}, no beginning-of-text token"
+    rows = [
+        ("model", f"{found['model']}, {found['scheme']}, pages {found['kv']}"),
+        ("text", f"{found['text']}: {how}"),
+        ("perplexity", f"{found['perplexity']:.4f}"),
+    ]
+    if "delta_percent" in found:
+        change = found["delta_percent"]
+        rows += [
+            ("against fp32", f"{change['value']:+.3f} % [{change['low']:+.3f}, {change['high']:+.3f}]"),
+            ("KL divergence", f"{found['kl']:.6f} nats a token"),
+            ("same best token", f"{100 * found['top1']:.2f} %"),
+            ("in the best five", f"{100 * found['top5']:.2f} %"),
+        ]
     output.pairs(rows)
