@@ -1,0 +1,167 @@
+"""The arms of a decode benchmark: how each one is built, and the loop that times them all alike.
+
+An engine sees token ids and gives the logits of the last position: `start` runs a whole prompt, `step` one more token,
+`choose` takes the arg max outside the timers. Tokenizing is outside too, and no arm computes logits that nobody reads.
+Engines are built inside a worker process (`cachequant.study.worker`), one process an arm.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from cachequant import schemes
+from cachequant.errors import InputError
+from cachequant.study.timing import GenerationTiming
+
+
+class Engine(Protocol):
+    """One model, ready to run at batch 1."""
+
+    weight_bytes: int | None
+
+    def start(self, ids: list[int]) -> Any:
+        """Forget everything, run a prompt, return the logits of its last position."""
+
+    def step(self, token: int) -> Any:
+        """Run one more token, return its logits."""
+
+    def choose(self, logits: Any) -> int:
+        """The greedy next token."""
+
+
+class Stopped(Exception):
+    """Raised inside a forward pass that ran out of time: `done` of `total` layers were finished."""
+
+    def __init__(self, done: int, total: int):
+        super().__init__(f"stopped after {done} of {total} layers")
+        self.done, self.total = done, total
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm: its name in results, and how a worker builds it.
+
+    build : (model name, threads) -> Engine.
+    limit_seconds : arms that are hopeless on most CPUs run once, and are stopped after this time.
+    settle_seconds : how long its idle threads may still spin after a run.
+    """
+
+    name: str
+    build: Callable[[str, int], Engine]
+    limit_seconds: float | None = None
+    settle_seconds: float = 0.02
+
+    @property
+    def slow(self) -> bool:
+        return self.limit_seconds is not None
+
+
+class Ours:
+    """The decoder of this library under one scheme."""
+
+    def __init__(self, model: str, scheme: str, threads: int):
+        import cachequant
+
+        self._model = cachequant.load(model, scheme=scheme, threads=threads)
+        self._session = None
+        self.weight_bytes = self._model.weight_bytes
+
+    def start(self, ids: list[int]) -> np.ndarray:
+        if self._session is not None:
+            self._session.close()
+        self._session = self._model.session()
+        return self._session.extend(ids)
+
+    def step(self, token: int) -> np.ndarray:
+        return self._session.extend([token])
+
+    def choose(self, logits: np.ndarray) -> int:
+        return int(logits.argmax())
+
+
+def _transformers(dtype: str, int8: bool = False) -> Callable[[str, int], Engine]:
+    def build(model: str, threads: int) -> Engine:
+        from cachequant.study.torch_engine import Transformers
+
+        return Transformers(model, threads, dtype, int8)
+
+    return build
+
+
+SLOW_SECONDS = 30.0
+PEERS = {
+    arm.name: arm
+    for arm in (
+        Arm("transformers-fp32", _transformers("float32")),
+        Arm("transformers-bf16", _transformers("bfloat16"), limit_seconds=SLOW_SECONDS),
+        Arm("transformers-fp16", _transformers("float16"), limit_seconds=SLOW_SECONDS),
+        Arm("torch-int8", _transformers("float32", int8=True)),
+    )
+}
+DEFAULT = ("transformers-fp32", "torch-int8", "fp32", "bfp8", "int8", "int8+head")
+
+
+def get(name: str) -> Arm:
+    """An arm by name: a peer, or any scheme of this library.
+
+    Raises
+    ------
+    InputError : an unknown name; the message lists the known ones.
+    """
+    if name in PEERS:
+        return PEERS[name]
+    try:
+        schemes.get(name)
+    except InputError as error:
+        raise InputError(f"unknown arm {name!r}: not one of {', '.join(PEERS)}, and {error}") from None
+    return Arm(name, lambda model, threads: Ours(model, name, threads))
+
+
+@dataclass
+class Run:
+    """One timed generation.
+
+    timing : seconds of each forward pass that was finished; `prefill_seconds` also when the prompt was cut short.
+    ids : greedy tokens.
+    layers : (done, total) of a prefill that was stopped inside the model, else None.
+    complete : whether all tokens were made.
+    """
+
+    timing: GenerationTiming
+    ids: list[int]
+    layers: tuple[int, int] | None = None
+    complete: bool = True
+
+
+def generate(engine: Engine, ids: list[int], new: int, limit_seconds: float | None = None) -> Run:
+    """Greedy generation of `new` tokens (the first one by the prefill), each forward pass timed alone.
+
+    End-of-text tokens are generated like others, so that every arm does the same work. With a limit, an engine that has
+    `deadline` is stopped between layers, the others between tokens.
+    """
+    clock, begin = time.perf_counter, time.perf_counter()
+    if limit_seconds is not None and hasattr(engine, "deadline"):
+        engine.deadline = begin + limit_seconds
+    timing = GenerationTiming(0.0, len(ids))
+    try:
+        tick = clock()
+        logits = engine.start(ids)
+        timing.prefill_seconds = clock() - tick
+    except Stopped as stop:
+        timing.prefill_seconds = clock() - tick
+        return Run(timing, [], (stop.done, stop.total), complete=False)
+    tokens = [engine.choose(logits)]
+    while len(tokens) < new:
+        if limit_seconds is not None and clock() - begin > limit_seconds:
+            return Run(timing, tokens, complete=False)
+        try:
+            tick = clock()
+            logits = engine.step(tokens[-1])
+            timing.token_seconds.append(clock() - tick)
+        except Stopped:
+            return Run(timing, tokens, complete=False)
+        tokens.append(engine.choose(logits))
+    return Run(timing, tokens)

@@ -1,0 +1,178 @@
+"""Prefill and decode speed of several engines on the same token ids, interleaved round by round."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from cachequant.errors import InputError
+from cachequant.study import arms, comparison, provenance, workloads
+from cachequant.study.crew import Crew, Progress, checked, rotations, silent
+from cachequant.study.timing import PRICE, BenchResult, GenerationTiming
+from cachequant.study.workloads import Workload
+
+WARM_UP_TOKENS, NEW_TOKENS = 4, 40
+COMPARED = ("prefill_tok_s", "decode_tok_s")  # of these there are ratios
+SHOWN = ("latency_mean_ms", "latency_p50_ms", "latency_p90_ms", "wall_seconds", "cost_per_thousand")
+
+
+class DecodeBench:
+    """Arms loaded once, at the first measurement, for any number of workloads.
+
+    Parameters
+    ----------
+    model : a model's name.
+    arms : names of `cachequant.study.arms`.
+    threads : of every arm; None is one a physical core.
+    progress : called with (done, total, what).
+    """
+
+    def __init__(
+        self,
+        model: str,
+        names: Sequence[str] = arms.DEFAULT,
+        threads: int | None = None,
+        progress: Progress = silent,
+    ):
+        from cachequant.assets import models
+        from cachequant.kernels import cpu
+
+        self._arms = checked(names, arms.get)
+        self.threads = cpu.physical_cores() if threads is None else threads
+        if self.threads < 1:
+            raise InputError(f"threads {threads!r} has to be at least 1")
+        self.asset = models.resolve(model)
+        self._model, self._progress = model, progress
+        self._llc = cpu.last_level_bytes()
+        self._crew: Crew | None = None
+
+    def measure(self, prompt: int | Workload = 270, new: int | None = None, repeats: int = 5) -> dict:
+        """Interleaved repetitions of one workload.
+
+        Parameters
+        ----------
+        prompt : a profile of `cachequant.study.workloads`, or a number of tokens.
+        new : tokens to generate, the first one by the prefill; None is the profile's number, or 40.
+        repeats : rounds. Arms with a time limit run in the first one only.
+
+        Returns
+        -------
+        The object of `comparison.assemble`: metrics `prefill_tok_s` and `decode_tok_s` (without the first token), and
+        without ratios `latency_mean_ms`, `latency_p50_ms`, `latency_p90_ms`, `wall_seconds`, `cost_per_thousand`; also
+        `partial` {arm: what was cut short}, `runs` {arm: [{prefill_seconds, token_seconds, ids, complete}]} and
+        `facts` {arm: {weight_bytes, seconds (to load), rss_bytes, peak_rss_bytes}}.
+        """
+        ids, new = self._workload(prompt, new)
+        if repeats < 1:
+            raise InputError(f"repeats {repeats!r} has to be at least 1")
+        if self._crew is None:
+            self._crew = self._load()
+        load = provenance.load()
+        self._warm_up(ids, new)
+        runs, partial = self._rounds(ids, new, repeats)
+        for name, worker in ((n, self._crew.ask(n, "memory")) for n in self._crew.names):
+            self._crew.facts[name].update(worker or {})
+        return comparison.assemble(
+            {name: _metrics(found, len(ids)) for name, found in runs.items()},
+            COMPARED,
+            self._crew.missing,
+            provenance.collect(models=[self.asset])
+            | {
+                "threads": {"workers": self.threads},
+                "workload": {"prompt": len(ids), "new": new, "repeats": repeats, "batch": 1},
+                "load_before": load,
+                "load_after": provenance.load(),
+                "last_level_cache_bytes": self._llc,
+                "price": asdict(PRICE),
+            },
+            partial=partial,
+            runs={name: [_kept(run) for run in found] for name, found in runs.items()},
+            facts=self._crew.facts,
+        )
+
+    def _workload(self, prompt: int | Workload, new: int | None) -> tuple[list[int], int]:
+        vocab, tokenizer = self.asset.config.vocab, self.asset.tokenizer
+        if isinstance(prompt, Workload):
+            ids, new = prompt.ids(vocab, tokenizer), prompt.new_tokens if new is None else new
+        else:
+            ids, new = workloads.prompt_ids(prompt, vocab, tokenizer), NEW_TOKENS if new is None else new
+        if new < 1:
+            raise InputError(f"new tokens {new!r} have to be at least 1")
+        if len(ids) + new > self.asset.config.context:
+            raise InputError(f"{len(ids)} + {new} tokens do not fit the context of {self.asset.config.context}")
+        return ids, new
+
+    def _load(self) -> Crew:
+        how = {"kind": "decode", "model": self._model, "threads": self.threads}
+        return Crew(
+            {name: {"arm": name, **how} for name in self._arms},
+            self.threads,
+            {name: arm.settle_seconds for name, arm in self._arms.items()},
+            self._progress,
+        )
+
+    def _warm_up(self, ids: list[int], new: int) -> None:
+        for i, name in enumerate(self._crew.names):
+            self._progress(i, len(self._crew.names), f"warming up {name}")
+            arm = self._arms[name]
+            if not arm.slow:
+                self._crew.ask(name, "generate", ids=ids, new=min(new, WARM_UP_TOKENS))
+
+    def _rounds(self, ids: list[int], new: int, repeats: int) -> tuple[dict[str, list[dict]], dict[str, str]]:
+        runs, partial = {name: [] for name in self._arms}, {}
+        total, done = repeats * len(self._crew.names), 0
+        for r, order in rotations(self._crew.names, repeats):
+            for name in order:
+                limit = self._arms[name].limit_seconds
+                if r == 0 or not self._arms[name].slow:
+                    run = self._crew.ask(name, "generate", ids=ids, new=new, limit_seconds=limit)
+                    if run is not None:
+                        runs[name].append(run)
+                        if not run["complete"]:
+                            partial[name] = _what_was_cut(run, new, limit)
+                done += 1
+                self._progress(done, total, name)
+        return runs, partial
+
+    def close(self) -> None:
+        if self._crew is not None:
+            self._crew.close()
+
+    def __enter__(self) -> "DecodeBench":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+
+def _metrics(runs: list[dict], prompt: int) -> dict[str, list[float]]:
+    """Figures of each round; a prefill that was stopped counts the layers that it finished, and has nothing else."""
+    found = {metric: [] for metric in (*COMPARED, *SHOWN)}
+    for run in runs:
+        timing = GenerationTiming(**run["timing"])
+        if run["layers"]:
+            done, total = run["layers"]
+            if done:
+                found["prefill_tok_s"].append(prompt * done / total / timing.prefill_seconds)
+            continue
+        result = BenchResult.of(timing)
+        for metric, values in found.items():
+            value = getattr(result, metric)
+            if value is not None:
+                values.append(value)
+    return found
+
+
+def _kept(run: dict) -> dict:
+    timing = run["timing"]
+    return {
+        "prefill_seconds": timing["prefill_seconds"],
+        "token_seconds": timing["token_seconds"],
+        "ids": run["ids"],
+        "complete": run["complete"],
+    }
+
+
+def _what_was_cut(run: dict, new: int, limit: float) -> str:
+    if run["layers"]:
+        done, total = run["layers"]
+        return f"prefill stopped at {limit:.0f} s after {done} of {total} layers; its speed is that of these layers"
+    return f"stopped at {limit:.0f} s after {len(run['ids'])} of {new} tokens"

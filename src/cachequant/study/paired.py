@@ -1,0 +1,59 @@
+"""From sums a window to figures with intervals: perplexity and its change, divergence, agreement, logit error.
+
+All differences are paired with float32 on the same tokens. Intervals come from a bootstrap that resamples whole
+windows, because tokens of one window are not independent (Efron and Tibshirani 1993, chapter 8).
+"""
+
+import numpy as np
+
+from cachequant.study import window_sums
+from cachequant.study.timing import LEVEL, RESAMPLES
+
+BASELINE = "fp32"
+
+
+def summarize(evaluation: dict) -> dict[str, dict]:
+    """{scheme: figures} of an evaluation.
+
+    Returns
+    -------
+    For each scheme `perplexity`, `scored` (tokens) and `windows`; but for fp32 also `delta_percent` {value, low, high},
+    `kl` (nats a token), `top1`, `top5` (fractions), `centred_error`, `mean_error`, `max_error` (logits) and
+    `intervals` {kl, top1, top5: {low, high}}. With a single window there is no interval: low and high are the value.
+    """
+    found = evaluation["schemes"]
+    base = {key: np.asarray(v) for key, v in found[BASELINE].items()}
+    picks = np.random.default_rng(0).integers(0, len(base["nll"]), (RESAMPLES, len(base["nll"])))
+    return {name: _figures({k: np.asarray(v) for k, v in sums.items()}, base, picks) for name, sums in found.items()}
+
+
+def _figures(sums: dict[str, np.ndarray], base: dict[str, np.ndarray], picks: np.ndarray) -> dict:
+    scored = sums["scored"]
+    figures = {
+        "perplexity": float(np.exp(sums["nll"].sum() / scored.sum())),
+        "scored": int(scored.sum()),
+        "windows": len(scored),
+    }
+    if "kl" not in sums:
+        return figures
+    change = sums["nll"] - base["nll"]
+    means = {key: float(sums[key].sum() / scored.sum()) for key in window_sums.COMPARED[1:-1]}
+    return figures | {
+        "delta_percent": {
+            "value": float(100 * np.expm1(change.sum() / scored.sum())),
+            **_interval(100 * np.expm1(_resampled(change, scored, picks))),
+        },
+        **means,
+        "max_error": float(sums["max_error"].max()),
+        "intervals": {key: _interval(_resampled(sums[key], scored, picks)) for key in ("kl", "top1", "top5")},
+    }
+
+
+def _resampled(sums: np.ndarray, scored: np.ndarray, picks: np.ndarray) -> np.ndarray:
+    """Mean a token of each resample of windows."""
+    return sums[picks].sum(1) / scored[picks].sum(1)
+
+
+def _interval(values: np.ndarray) -> dict[str, float]:
+    low, high = np.quantile(values, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return {"low": float(low), "high": float(high)}

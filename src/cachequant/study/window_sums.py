@@ -1,0 +1,74 @@
+"""Sums over the tokens of each window of a text, kept in a file so that a killed evaluation goes on where it was."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cachequant.errors import ResultError
+from cachequant.kernels.score import TokenScores
+from cachequant.study import results
+
+ALONE = ("nll",)
+COMPARED = ("nll", "kl", "top1", "top5", "centred_error", "mean_error", "max_error")
+FILE = "windows.json"
+
+
+class WindowSums:
+    """{scheme: {window: sums}}, written as a whole after each window.
+
+    Parameters
+    ----------
+    folder : where the file is kept; None keeps nothing.
+    identity : what the sums belong to: model, text, window.
+
+    Raises
+    ------
+    ResultError : the file in `folder` belongs to something else, or is not such a file.
+    """
+
+    def __init__(self, folder: Path | None, identity: dict[str, Any]):
+        self._file = None if folder is None else Path(folder) / FILE
+        self._identity = identity
+        self._sums: dict[str, dict[int, dict[str, float]]] = {}
+        if self._file is not None and self._file.exists():
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            found = json.loads(self._file.read_text(encoding="utf8"))
+            identity, sums = found["identity"], found["sums"]
+            self._sums = {s: {int(w): dict(v) for w, v in windows.items()} for s, windows in sums.items()}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ResultError(f"{self._file.name} is not a file of window sums ({error!r}); delete it") from None
+        if identity != self._identity:
+            raise ResultError(
+                f"{self._file.name} holds sums of {identity}, not of {self._identity}; use another folder"
+            )
+
+    def has(self, scheme: str, window: int, scored: int) -> bool:
+        """Whether this window is done, with this many scored tokens (the last one grows with a longer text)."""
+        return self._sums.get(scheme, {}).get(window, {}).get("scored") == scored
+
+    def add(self, scheme: str, window: int, scored: int, sums: dict[str, float]) -> None:
+        self._sums.setdefault(scheme, {})[window] = {"scored": scored, **sums}
+
+    def save(self) -> None:
+        if self._file is not None:
+            results.write(self._file, {"identity": self._identity, "sums": self._sums})
+
+    def columns(self, scheme: str, windows: int) -> dict[str, list[float]]:
+        """{quantity: its sum in windows 0, 1, ...}."""
+        rows = [self._sums[scheme][w] for w in range(windows)]
+        return {key: [row[key] for row in rows] for key in rows[0]}
+
+
+def empty(compared: bool) -> dict[str, float]:
+    """Sums of no tokens."""
+    return dict.fromkeys(COMPARED if compared else ALONE, 0.0)
+
+
+def accumulate(sums: dict[str, float], scores: TokenScores) -> None:
+    """Add tokens; of `max_error` the largest is kept."""
+    for key, total in sums.items():
+        values = getattr(scores, key)
+        sums[key] = max(total, float(values.max())) if key == "max_error" else total + float(values.sum())

@@ -1,0 +1,93 @@
+"""One arm in one process: requests as JSON lines on standard input, replies on standard output.
+
+Thread pools of different libraries fight when they share a process, so every arm has its own
+(`python -m cachequant.study.worker`). A worker blocks on its input between requests; whatever a library prints goes to
+standard error, so that it cannot break the protocol.
+"""
+
+import gc
+import json
+import os
+import resource
+import sys
+import time
+from dataclasses import asdict
+
+import psutil
+
+from cachequant.study import arms
+
+
+class Server:
+    """Answers requests; `open` comes first and decides what the others mean."""
+
+    def __init__(self):
+        self._work = None
+
+    def handle(self, request: dict) -> dict:
+        """The reply to one request; its `do` names the method."""
+        what = request.pop("do")
+        if what == "open":
+            return self._open(**request)
+        if what == "memory":
+            return memory()
+        return getattr(self._work, what)(**request)
+
+    def _open(self, kind: str, **how) -> dict:
+        begin = time.perf_counter()
+        self._work = _work(kind)(**how)
+        gc.collect()
+        gc.freeze()  # so that a collection in the middle of a timing has little to look at
+        return {"seconds": time.perf_counter() - begin, **self._work.facts(), **memory()}
+
+
+def _work(kind: str) -> type:
+    """What a kind of benchmark runs in its workers; a torch arm never imports numba, nor ours torch."""
+    if kind == "decode":
+        return DecodeWork
+    if kind == "gemm":
+        from cachequant.study.gemm_arms import GemmWork
+
+        return GemmWork
+    from cachequant.study.reading import ReadWork
+
+    return ReadWork
+
+
+class DecodeWork:
+    """A model that generates."""
+
+    def __init__(self, arm: str, model: str, threads: int):
+        self._engine = arms.get(arm).build(model, threads)
+
+    def facts(self) -> dict:
+        return {"weight_bytes": self._engine.weight_bytes}
+
+    def generate(self, ids: list[int], new: int, limit_seconds: float | None = None) -> dict:
+        run = arms.generate(self._engine, ids, new, limit_seconds)
+        return asdict(run)
+
+
+def memory() -> dict:
+    """Resident bytes now, and at their peak in this process."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return {"rss_bytes": psutil.Process().memory_info().rss, "peak_rss_bytes": peak}
+
+
+def main() -> None:
+    """Serve until standard input closes."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf8")
+    os.dup2(2, 1)
+    server = Server()
+    for line in sys.stdin:
+        try:
+            reply = {"ok": True, **server.handle(json.loads(line))}
+        except Exception as error:  # the parent decides whether an arm that fails stops the benchmark
+            reply = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()
