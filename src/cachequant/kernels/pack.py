@@ -105,7 +105,7 @@ def _stored_steps(q: Quantized) -> np.ndarray:
 def _panels(packed: np.ndarray, rows_: np.ndarray) -> None:
     """Write (N, C) rows into [panel][C][16], as far as there are rows."""
     whole = len(rows_) // simd.WIDTH
-    packed[:whole] = rows_[: whole * simd.WIDTH].reshape(whole, simd.WIDTH, -1).swapaxes(1, 2)
+    packed[:whole] = rows_[: whole * simd.WIDTH].reshape(whole, simd.WIDTH, rows_.shape[1]).swapaxes(1, 2)
     if whole * simd.WIDTH < len(rows_):
         packed[whole, :, : len(rows_) - whole * simd.WIDTH] = rows_[whole * simd.WIDTH :].T
 
