@@ -24,7 +24,7 @@ sweep_prompts: list[int] = [8, 32, 128, 512]  # tokens
 sweep_new: int = 8  # tokens decoded after each prompt of the sweep, the first by the prefill
 sweep_repeats: int = 3
 machine_repeats: int = 7
-threads: int | None = None  # None: one a physical core
+threads: int = 0  # 0: one a physical core
 
 # %%
 from cachequant.study import machine, results, traffic, workloads
@@ -35,7 +35,7 @@ from cachequant.study.timing import PRICE
 # The two roofs: bytes a second out of memory, and operations a second in one large matrix product.
 
 # %%
-roofs = machine.measure(threads, machine_repeats)
+roofs = machine.measure(threads or None, machine_repeats)
 {n: round(s["median"], 1) for n, s in (roofs["read_gb_s"] | roofs["gemm_gops"]).items()}
 
 # %% [markdown]
@@ -44,7 +44,7 @@ roofs = machine.measure(threads, machine_repeats)
 # %%
 assets, facts, measured, sweep = [], {}, {}, {}
 for name in models:
-    with DecodeBench(name, arms, threads) as bench:
+    with DecodeBench(name, arms, threads or None) as bench:
         measured[name] = {p: bench.measure(workloads.PROFILES[p], repeats=repeats) for p in profiles}
         sweep[name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
         assets.append(bench.asset)

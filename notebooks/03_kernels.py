@@ -24,20 +24,20 @@ ladder_repeats: int = 5
 placement_rows: list[int] = [1, 2, 4, 8, 16, 32, 64, 128, 270]
 placement_repeats: int = 5
 machine_repeats: int = 7
-threads: int | None = None  # None: one a physical core
+threads: int = 0  # 0: one a physical core
 
 # %%
 from cachequant.kernels import cpu, set_threads
 from cachequant.study import bench, ladder_bench, machine, results
 
-threads = set_threads(threads)
+threads = set_threads(threads or None)
 stream_bytes = 2 * cpu.last_level_bytes()  # what a decoded token reads has left the cache before its next turn
 
 # %% [markdown]
 # The roofs of this machine.
 
 # %%
-roofs = machine.measure(threads, machine_repeats)
+roofs = machine.measure(threads or None, machine_repeats)
 
 # %% [markdown]
 # The matrices of both models, all arms interleaved: many tokens, one token with weights out of memory, and the same out

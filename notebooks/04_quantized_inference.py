@@ -31,7 +31,7 @@ sweep_prompts: list[int] = [8, 32, 128, 512]  # tokens
 sweep_new: int = 8  # tokens decoded after each prompt of the sweep, the first by the prefill
 sweep_repeats: int = 3
 machine_repeats: int = 5
-threads: int | None = None  # None: one a physical core
+threads: int = 0  # 0: one a physical core
 
 # %%
 from cachequant.study import machine, results, traffic, workloads
@@ -43,7 +43,7 @@ from cachequant.study.timing import PRICE
 # The roofs of this machine in the same run, because they drift.
 
 # %%
-roofs = machine.measure(threads, machine_repeats)
+roofs = machine.measure(threads or None, machine_repeats)
 
 # %% [markdown]
 # The formats of this library beside transformers and torch's dynamic int8, interleaved.
@@ -51,7 +51,7 @@ roofs = machine.measure(threads, machine_repeats)
 # %%
 assets, facts, measured, sweep = [], {}, {}, {}
 for name in models:
-    with DecodeBench(name, arms, threads) as bench:
+    with DecodeBench(name, arms, threads or None) as bench:
         measured[name] = {p: bench.measure(workloads.PROFILES[p], repeats=repeats) for p in profiles}
         sweep[name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
         assets.append(bench.asset)
@@ -64,7 +64,7 @@ for name in models:
 # %%
 half = {}
 for name in models:
-    with DecodeBench(name, half_arms, threads) as bench:
+    with DecodeBench(name, half_arms, threads or None) as bench:
         new = {p: min(half_new, workloads.PROFILES[p].new_tokens) for p in half_profiles}
         half[name] = {p: bench.measure(workloads.PROFILES[p], new[p], repeats=1) for p in half_profiles}
 
