@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = ("book", "test")
 # needed on another system than the one that writes the lock: ipykernel and IPython on macOS
 ELSEWHERE = ['appnope==0.1.4; sys_platform == "darwin"']
-HEAD = "# Exact versions for Python 3.11 and newer on Linux and macOS. Written by `make lock`; installed by `make setup`.\n"
+HEAD = "# Exact versions for Python 3.11 and newer on Linux and macOS, written by `make lock`.\n"
 
 
 def pins() -> list[str]:
@@ -43,7 +43,11 @@ def pins() -> list[str]:
 def environment(lines: list[str]) -> str:
     """The conda environment with the same pins; the package itself is installed by hand, as README says."""
     items = "\n".join(f"      - {line}" if ";" not in line else f"      - '{line}'" for line in lines)
-    return f"{HEAD}name: cachequant\nchannels: [conda-forge]\ndependencies:\n  - python>=3.11\n  - pip\n  - pip:\n{items}\n"
+    return (
+        f"{HEAD}name: cachequant\nchannels: [conda-forge]\ndependencies:\n  - python>=3.11\n  - pip\n  - pip:\n"
+        + items
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

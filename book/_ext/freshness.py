@@ -9,7 +9,6 @@ from pathlib import Path
 from myst_nb.ext.glue.utils import PendingGlueReference
 
 from cachequant.study import layout, results, sources, summary
-
 from pages import reads
 
 

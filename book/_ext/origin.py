@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 from cachequant.study import results
-
 from pages import reads
 
 
