@@ -53,6 +53,7 @@ example["bfp8-row"]["codes"], bits["block32-pow2"]["768"], bits["row-exact"]["76
 rng = np.random.default_rng(seed)
 octave = 2 ** (np.arange(8) / 8)
 gaussian = {f"{s:.3f}": np.float32(s) * rng.standard_normal((gaussian_rows, 768), np.float32) for s in octave}
+gaussian_crest = float(np.mean([formats.outliers(x)["crest"] for x in gaussian.values()]))
 kinds = {"gaussian": formats.sweep(gaussian, quantizers)}
 
 # %% [markdown]
@@ -116,6 +117,7 @@ results.save(
         "example": example,
         "bits": bits,
         "kinds": kinds,
+        "gaussian_crest": gaussian_crest,
         "outliers": outliers,
         "weight_outliers": weight_outliers,
         "profiles": profiles,

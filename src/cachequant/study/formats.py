@@ -109,16 +109,17 @@ def outliers(x: np.ndarray) -> dict:
     loudest_over_median : its root mean square over that of the median row.
     channel_maxima : (K,) largest magnitude of each column.
     """
-    x = np.asarray(x, np.float64)
-    magnitude, columns, rows = np.abs(x), (x**2).sum(0), (x**2).sum(1)
-    centred, channel = x - x.mean(), int(columns.argmax())
+    x = np.asarray(x, np.float32)
+    magnitude, rows = np.abs(x), _energy(x)
+    columns = np.einsum("ij,ij->j", x, x, dtype=np.float64)
+    squares, channel = (x - x.mean(dtype=np.float64).astype(np.float32)) ** 2, int(columns.argmax())
     return {
-        "kurtosis": float((centred**4).mean() / (centred**2).mean() ** 2),
+        "kurtosis": float((squares**2).mean(dtype=np.float64) / squares.mean(dtype=np.float64) ** 2),
         "max_over_median": float(magnitude.max() / np.median(magnitude)),
         "crest": float(np.median(magnitude.max(1) / np.sqrt(rows / x.shape[1]))),
         "channel": channel,
         "channel_share": float(columns[channel] / columns.sum()),
-        "varying": float(len(x) * x.var(0).sum() / columns.sum()),
+        "varying": float(len(x) * x.var(0, dtype=np.float64).sum() / columns.sum()),
         "loudest_row": int(rows.argmax()),
         "loudest_over_median": float(np.sqrt(rows.max() / np.median(rows))),
         "channel_maxima": magnitude.max(0),
