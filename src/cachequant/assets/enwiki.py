@@ -24,12 +24,11 @@ _WEB_LINK = re.compile(r"\[(?:https?:|ftp:|mailto:)?//[^\s\[\]]*\s*([^\[\]]*)\]"
 _HEADING = re.compile(r"^(={2,6})\s*(.*?)\s*\1\s*$")
 _NAMESPACE = re.compile(r":?\s*(file|image|category|media|wikt|wiktionary|wikipedia|s|commons|[a-z]{2,3})\s*:", re.I)
 _CLOSING = frozenset(
-    """
-    see also|references|external links|further reading|notes|footnotes|bibliography|sources|citations|gallery|
-    notes and references|references and notes|works cited|literature|filmography|discography|publications|
-    general references|cited sources|reading list|image gallery|selected bibliography|list of works
-    """.replace("\n", "").split("|")
-) | {"works", "editions"}  # fmt: skip
+    {"see also", "references", "external links", "further reading", "notes", "footnotes", "bibliography", "sources"}
+    | {"citations", "gallery", "notes and references", "references and notes", "works cited", "literature", "works"}
+    | {"filmography", "discography", "publications", "general references", "cited sources", "reading list", "editions"}
+    | {"image gallery", "selected bibliography", "list of works"}
+)
 _LEFTOVER = re.compile(r"\{\{|\}\}|\|thumb|\[\[(?:file|image):", re.I)
 _SENTENCE = 60  # characters from which a list item counts as prose
 _SPELLED = {

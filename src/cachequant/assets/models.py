@@ -55,7 +55,7 @@ def resolve(
     if text == RANDOM:
         return _random(say, progress)
     path = Path(text).expanduser()
-    if path.is_dir():
+    if text and path.is_dir():
         return _folder(path, None, {}, say, progress)
     if path.is_file():
         return _gguf(path, say, progress)

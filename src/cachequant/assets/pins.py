@@ -53,8 +53,8 @@ ENWIKI = WheelFile(
 
 # the prose that `enwiki.py` makes of it
 ENWIKI_TEXTS = {
-    "enwiki": "b60227859e23c32ff55373f991f6d4e3fc5a51dc2998e37f07f8d7136d685ee3",
-    "enwiki-calibration": "b103f1c98e2a8d77ebf7fd7a76d064d50e27828f8569f09272c328a7747304a5",
+    "enwiki": "f90c225fea559133bde16144fc8a7ab41336047c62fb2937a96bc882d8cfe4de",
+    "enwiki-calibration": "194a7f0bcbb5052d46fdfc350075fc6aef989de329d560d36b9c26ec2ba38466",
 }
 
 # name: (repository, revision)

@@ -113,7 +113,9 @@ def check_finite(name: str, tensor: np.ndarray, source: str) -> None:
     NumericsError
         Naming the tensor, the value and where it stands.
     """
-    if np.isfinite(tensor.sum(dtype=np.float64)):
+    with np.errstate(invalid="ignore"):
+        total = tensor.sum(dtype=np.float64)
+    if np.isfinite(total):
         return  # a finite float64 sum of float32 values proves that all are finite, and needs no temporary array
     bad = ~np.isfinite(tensor)
     index = tuple(int(i) for i in np.argwhere(bad)[0])
