@@ -129,7 +129,7 @@ def test_bad_requests_fail_before_anything_is_loaded(tiny, how, message):
 @pytest.mark.parametrize(
     "how,message",
     [
-        ({"repeats": 0}, "repeats 0"),
+        ({"prompt": 2, "new": 2, "repeats": 0}, "repeats 0"),
         ({"prompt": 90, "new": 10}, "do not fit the context of 96"),
         ({"prompt": 0}, "at least 1"),
         ({"prompt": 2, "new": 0}, "new tokens 0"),
