@@ -27,7 +27,7 @@ machine_repeats: int = 7
 threads: int = 0  # 0: one a physical core
 
 # %%
-from cachequant.kernels import cpu, set_threads
+from cachequant.kernels import cpu, selfcheck, set_threads
 from cachequant.study import bench, ladder_bench, machine, results
 
 threads = set_threads(threads or None)
@@ -74,6 +74,7 @@ points = ladder_bench.placement(n, k, placement_rows, ["fp32", "bfp8", "int8"], 
 results.save(
     {
         "machine": roofs,
+        "kernel_set": selfcheck.active().name,
         "compared": compared,
         "ladder": rungs,
         "ladder_shape": {"n": n, "k": k, "rows": rows},

@@ -53,30 +53,38 @@ def layers(shapes: dict, order: list[str]):
     return axes[:, 0]
 
 
+STAGES = {
+    "quantize": style.ORANGE,
+    "multiply": style.BLUE,
+    "rescale": style.GREEN,
+    "multiply and rescale": style.SKY,
+}
+
+
 def stages(rows: dict, ax=None):
     """Share of a layer's time in each stage, with the total written behind.
 
     Parameters
     ----------
-    rows : {label: {stage: seconds}}; every row has the same stages.
+    rows : {label: {stage: seconds}}; a row may lack stages.
     """
     ax = ax or style.figure(0.9 + 0.3 * len(rows))[1]
-    y, names = np.arange(len(rows))[::-1], list(next(iter(rows.values())))
-    left = np.zeros(len(rows))
+    y, left = np.arange(len(rows))[::-1], np.zeros(len(rows))
     totals = np.array([sum(r.values()) for r in rows.values()])
-    for name, tone in zip(names, (style.ORANGE, style.BLUE, style.GREEN), strict=False):
-        share = np.array([r[name] for r in rows.values()]) / totals
+    for name, tone in STAGES.items():
+        share = np.array([r.get(name, 0.0) for r in rows.values()]) / totals
+        if not share.any():
+            continue
         ax.barh(y, share, 0.7, left=left, color=tone, label=name)
         for at, a, s in zip(y, left, share, strict=True):
             if s > 0.09:
-                ax.text(a + s / 2, at, f"{s:.0%}", ha="center", va="center", color="white", fontsize=8)
+                ax.text(a + s / 2, at, f"{s:.0%}", ha="center", va="center", fontsize=8)
         left += share
     for at, total in zip(y, totals, strict=True):
         ax.annotate(_duration(total), (1, at), (4, 0), textcoords="offset points", va="center")
-    ax.set(
-        yticks=y, yticklabels=list(rows), xlim=(0, 1.2), xticks=[], xlabel="share of the layer's time, and its total"
-    )
-    ax.legend(ncols=len(names), loc="lower left", bbox_to_anchor=(0, 1), frameon=False, borderpad=0)
+    ax.set(yticks=y, yticklabels=list(rows), xlim=(0, 1.22), xticks=[], xlabel="share of the time, and its total")
+    handles = ax.get_legend_handles_labels()
+    ax.get_figure().legend(*handles, ncols=2, loc="outside upper right", frameon=False, handlelength=1)
     ax.grid(visible=False)
     return ax
 
