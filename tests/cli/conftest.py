@@ -8,7 +8,6 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from cachequant.cli import call
-
 from helpers import checkpoint
 
 

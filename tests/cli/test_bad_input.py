@@ -2,6 +2,7 @@
 
 import pytest
 
+TINY, TEXT = "a tiny model", "a text"  # replaced by their paths
 CASES = {
     "unknown command": (["generat"], ["generat"]),
     "unknown option": (["generate", "x", "--tmp", "1"], ["--tmp"]),
@@ -17,13 +18,32 @@ CASES = {
     "top-p": (["generate", "x", "--top-p", "1.5"], ["top_p", "1.5", "(0, 1]"]),
     "model": (["generate", "x", "--model", "/no/such/model"], ["/no/such/model", "smollm2-135m"]),
     "stream and json": (["generate", "x", "--stream", "--json"], ["--stream", "--json"]),
-    "text to random weights": (["generate", "Paris", "--model", "gpt2-random"], ["gpt2-random", "Paris", "--ids"]),
-    "against": (["perplexity", "--against", "int8"], ["int8", "fp32"]),
+    "text to random weights": (["generate", "Paris", "--model", "gpt2-random"], ["gpt2-random", "--ids"]),
+    "against": (["perplexity", "--model", TINY, "--against", "int8"], ["int8", "fp32"]),
     "perplexity scheme": (["perplexity", "--scheme", "int9"], ["int9", "bfp8"]),
-    "perplexity pages": (["perplexity", "--kv", "fp3"], ["fp3", "fp32"]),
-    "perplexity window": (["perplexity", "--window", "1"], ["window", "1"]),
-    "perplexity tokens": (["perplexity", "--tokens", "1"], ["tokens", "1"]),
-    "perplexity text": (["perplexity", "--text", "/no/such/text"], ["/no/such/text", "enwiki"]),
+    "perplexity pages": (["perplexity", "--model", TINY, "--kv", "fp3"], ["fp3", "fp32"]),
+    "perplexity window": (["perplexity", "--model", TINY, "--text", TEXT, "--window", "1"], ["window", "1"]),
+    "perplexity tokens": (
+        ["perplexity", "--model", TINY, "--text", TEXT, "--window", "64", "--tokens", "1"],
+        ["tokens", "1"],
+    ),
+    "perplexity text": (["perplexity", "--model", TINY, "--text", "/no/such/text"], ["/no/such/text", "enwiki"]),
+    "perplexity of too few tokens": (
+        ["perplexity", "--model", TINY, "--text", TEXT, "--tokens", "631", "--window", "64"],
+        ["630", "631"],
+    ),
+    "prompt too long": (["generate", "x" * 97, "--model", TINY], ["97", "96"]),
+    "prompt and new tokens too long": (
+        ["generate", "x" * 90, "--model", TINY, "--max-new-tokens", "7"],
+        ["max_new_tokens=7", "at most 6"],
+    ),
+    "no new tokens": (["generate", "x", "--model", TINY, "--max-new-tokens", "0"], ["max_new_tokens 0", ">= 1"]),
+    "empty prompt": (["generate", "", "--model", TINY], ["at least one token"]),
+    "id outside the vocabulary": (["generate", "--ids", "1,131", "--model", TINY], ["131", "vocabulary"]),
+    "bench lengths": (
+        ["bench", "decode", "--model", TINY, "--prompt", "90", "--new", "7"],
+        ["90 + 7", "96"],
+    ),
     "perplexity of random weights": (["perplexity", "--model", "gpt2-random"], ["gpt2-random"]),
     "bench command": (["bench", "decod"], ["decod"]),
     "bench arms": (["bench", "decode", "--arms", "int8,int9"], ["int9", "transformers-fp32"]),
@@ -44,9 +64,9 @@ CASES = {
 
 
 @pytest.mark.parametrize(("arguments", "named"), CASES.values(), ids=CASES.keys())
-def test_bad_input(arguments, named, cli, tmp_path, monkeypatch):
+def test_bad_input(arguments, named, cli, tiny, text, tmp_path, monkeypatch):
     monkeypatch.setenv("CACHEQUANT_CACHE", str(tmp_path))
-    code, out, err = cli(*arguments)
+    code, out, err = cli(*({TINY: tiny, TEXT: text}.get(a, a) for a in arguments))
     assert code == 2, err
     assert out == ""
     assert err.startswith("cachequant: ")

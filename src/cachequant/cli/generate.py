@@ -88,9 +88,7 @@ def _check(model: str, scheme: str, head: str | None, given: str | list[int], sa
 
     schemes.get(scheme, head)
     Sampler(**sampling)
-    asset = loading.resolve_model(model, json)
-    if isinstance(given, str) and asset.tokenizer is None:
-        raise InputError(f"{model} has no tokenizer and cannot read {given!r}: give token ids with --ids 1,2,3")
+    loading.resolve_model(model, json, "give token ids with --ids 1,2,3" if isinstance(given, str) else None)
 
 
 def _print(model, steps) -> None:

@@ -38,7 +38,7 @@ def perplexity(
 
     schemes.get(scheme)
     with output.clean_stdout(json):
-        loading.resolve_model(model, json)
+        loading.resolve_model(model, json, "perplexity needs a trained model and its tokenizer")
         with output.progress("scoring", json) as report:
             found = quality.perplexity(
                 model, scheme=scheme, kv=kv, text=text, window=window, tokens=tokens, against=against, threads=threads,
