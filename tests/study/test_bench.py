@@ -4,12 +4,11 @@ import json
 
 import pytest
 
+import helpers
 from cachequant.errors import InputError
 from cachequant.study import arms, bench, torch_engine
 from cachequant.study.arms import Stopped
 from cachequant.study.decode_bench import _metrics
-
-import helpers
 
 
 class Counting:

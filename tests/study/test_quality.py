@@ -2,11 +2,11 @@
 
 import json
 
-import helpers
 import numpy as np
 import pytest
 
 import cachequant
+import helpers
 from cachequant.assets.texts import Text
 from cachequant.errors import InputError, ResultError
 from cachequant.study import quality, window_sums

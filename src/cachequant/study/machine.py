@@ -9,6 +9,7 @@ from cachequant.study import provenance, timing
 from cachequant.study.crew import Crew, Progress, rotations, silent
 
 SHAPE, ROWS = (2048, 1024), 512  # (N, K) and M of the large product
+BUFFER_BYTES = 256 << 20  # at least this much is read
 PEAKS = ("fp32", "int8", "torch-fp32", "torch-int8")
 
 
@@ -31,7 +32,7 @@ def measure(threads: int | None = None, repeats: int = 7, progress: Progress = s
     if threads < 1 or repeats < 1:
         raise InputError(f"threads {threads!r} and repeats {repeats!r} have to be at least 1")
     llc, load = cpu.last_level_bytes(), provenance.load()
-    size = max(4 * llc, 256 << 20)
+    size = max(4 * llc, BUFFER_BYTES)
     readers = {f"read-{n}": n for n in _counts(threads)}
     requests = {name: {"kind": "read", "threads": n, "size": size} for name, n in readers.items()}
     gemm = {"kind": "gemm", "threads": threads, "shapes": [SHAPE], "rows": ROWS, "stream_bytes": 0}
