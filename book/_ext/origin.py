@@ -26,6 +26,8 @@ def note(names: list[str]) -> str:
     head = "; ".join(title.get(s, f"Rerun {s}") for s in sorted(shown))
     if wanted != "reference" and "reference" in shown:
         head += f" (results/{wanted} has no {', '.join(r.name for r in found if r.set == 'reference')})"
+    if any(r.provenance["profile"] == "smoke" for r in found):
+        head += "; profile smoke, which only checks that everything runs: its numbers mean nothing"
     lines = [f"- {line(r)}" for r in found]
     return "\n".join([f":::{{admonition}} {head}", ":class: note dropdown", "", *lines, ":::"])
 

@@ -172,11 +172,8 @@ def _environment(variables: dict[str, Path]):
     """What the kernel inherits: quiet, this environment's kernel, none of the user's IPython start-up files."""
     new = {name: str(value.resolve()) for name, value in variables.items()}
     new |= {"IPYTHONDIR": str(layout.root() / "notebooks" / "ipython")}
-    new |= {
-        "TQDM_DISABLE": "1",
-        "JUPYTER_PREFER_ENV_PATH": "1",
-        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-    }
+    new |= {"JUPYTER_PREFER_ENV_PATH": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    new |= {"TQDM_DISABLE": "1", "PYTHONWARNINGS": "ignore:IProgress not found"}
     old = {name: os.environ.get(name) for name in new}
     os.environ.update(new)
     try:
