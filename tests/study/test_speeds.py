@@ -33,7 +33,7 @@ def result():
 
 
 def test_random_weights_are_named_everywhere(result):
-    assert list(speeds.benches(result, "tiny")) == ["tiny (random weights), short: 8 + 4 tokens"]
+    assert list(speeds.benches(result, "tiny")) == ["tiny (random weights), short, 8 + 4"]
     assert {r["model"] for r in speeds.rows(result) + speeds.reached(result)} == {"tiny (random weights)"}
 
 

@@ -17,7 +17,7 @@ def test_verdict(low, high, words):
 
 
 def test_times_shows_the_interval():
-    assert wording.times(cell(1.7, 1.9)) == "1.80 (1.70 to 1.90) times"
+    assert wording.times(cell(1.7, 1.9)) == "1.80 [1.70, 1.90] times"
 
 
 @pytest.mark.parametrize("names,text", [([], "none"), (["a"], "a"), (["a", "b"], "a and b"), ("abc", "a, b and c")])
@@ -32,6 +32,6 @@ def test_best_names_all_that_the_interval_cannot_tell_apart():
 
 def test_wins_by_prompt_length():
     win, lose, tie = cell(1.2, 1.4), cell(0.5, 0.6), cell(0.9, 1.1)
-    assert wording.wins({8: win, 512: win}) == "at every prompt length measured"
+    assert wording.wins({8: win, 512: win}) == "at every length"
     assert wording.wins({512: win, 8: win, 32: lose, 128: tie}) == "at 8 and 512 tokens"
-    assert wording.wins({8: lose}) == "at no prompt length measured"
+    assert wording.wins({8: lose}) == "at none"

@@ -14,9 +14,9 @@ def title(result: Result, model: str) -> str:
 
 
 def workload_title(result: Result, workload: str) -> str:
-    """``short: 8 + 50 tokens``."""
+    """``short, 8 + 50``: tokens of the prompt and new ones."""
     work = result.data["workloads"][workload]
-    return f"{workload}: {work['prompt_tokens']} + {work['new_tokens']} tokens"
+    return f"{workload}, {work['prompt_tokens']} + {work['new_tokens']}"
 
 
 def benches(result: Result, model: str) -> dict:

@@ -18,9 +18,9 @@ def verdict(ratio: dict) -> str:
 
 
 def times(ratio: dict, digits: int = 2) -> str:
-    """The ratio with its interval, as in ``1.80 (1.70 to 1.90) times``."""
+    """The ratio with its interval, as in ``1.80 [1.70, 1.90] times``."""
     median, low, high = (f"{ratio[k]:.{digits}f}" for k in ("median", "low", "high"))
-    return f"{median} ({low} to {high}) times"
+    return f"{median} [{low}, {high}] times"
 
 
 def listed(names: Iterable[str], none: str = "none") -> str:
@@ -45,7 +45,7 @@ def best(cells: dict[str, dict]) -> str:
 
 
 def wins(ratios: dict[int, dict]) -> str:
-    """At which prompt lengths something is faster: ``at every length measured``, ``at 8 and 32 tokens``, ``at none``.
+    """At which prompt lengths something is faster: ``at every length``, ``at 8 and 32 tokens``, ``at none``.
 
     Parameters
     ----------
@@ -53,5 +53,5 @@ def wins(ratios: dict[int, dict]) -> str:
     """
     won = [n for n, r in sorted(ratios.items()) if r["low"] > 1]
     if len(won) == len(ratios):
-        return "at every prompt length measured"
-    return f"at {listed(map(str, won))} tokens" if won else "at no prompt length measured"
+        return "at every length"
+    return f"at {listed(map(str, won))} tokens" if won else "at none"
