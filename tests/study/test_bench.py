@@ -6,9 +6,10 @@ import pytest
 
 import helpers
 from cachequant.errors import InputError
-from cachequant.study import arms, bench, torch_engine
+from cachequant.study import arms, bench, peer_check, torch_engine
 from cachequant.study.arms import Stopped
-from cachequant.study.decode_bench import _metrics
+from cachequant.study.decode_bench import DecodeBench, _metrics
+from cachequant.study.processes import WorkerError
 
 
 class Counting:
@@ -109,6 +110,26 @@ def test_decode_end_to_end(tiny):
     assert found["provenance"]["workload"] == {"prompt": 6, "new": 4, "repeats": 3, "batch": 1}
     assert found["provenance"]["threads"] == {"workers": 1}
     assert seen[-1][:2] == (12, 12)
+
+
+def test_forward_pass_out_of_time_stops_between_layers(tiny):
+    engine = torch_engine.Transformers(tiny, threads=1)
+    engine.deadline = 0.0
+    with pytest.raises(Stopped) as stop:
+        engine.start([1, 2, 3])
+    assert (stop.value.done, stop.value.total) == (0, 2)
+    run = arms.generate(engine, [1, 2, 3], new=3, limit_seconds=30)
+    assert run.complete and len(run.ids) == 3
+
+
+def test_peers_run_alone_without_our_code(tiny):
+    with DecodeBench(tiny, ["torch-int8"], threads=1) as found:
+        checks = peer_check.check(found, prompt=5, new=3, repeats=2)
+    assert set(checks) == {"torch-int8"} and set(checks["torch-int8"]) == {"prefill_tok_s", "decode_tok_s"}
+    for cell in checks["torch-int8"].values():
+        assert cell["alone"] > 0 and cell["beside"] > 0 and cell["ok"] == (abs(cell["difference"]) <= 0.1)
+    with pytest.raises(WorkerError, match="alone failed"):
+        peer_check.run({"folder": "/nowhere", "arm": "torch-int8", "ids": [1], "new": 2, "repeats": 1, "threads": 1})
 
 
 @pytest.mark.parametrize(

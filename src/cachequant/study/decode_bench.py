@@ -89,16 +89,21 @@ class DecodeBench:
         )
 
     def _workload(self, prompt: int | Workload, new: int | None) -> tuple[list[int], int]:
-        vocab, tokenizer = self.asset.config.vocab, self.asset.tokenizer
-        if isinstance(prompt, Workload):
-            ids, new = prompt.ids(vocab, tokenizer), prompt.new_tokens if new is None else new
-        else:
-            ids, new = workloads.prompt_ids(prompt, vocab, tokenizer), NEW_TOKENS if new is None else new
+        ids = self.prompt_ids(prompt)
+        if new is None:
+            new = prompt.new_tokens if isinstance(prompt, Workload) else NEW_TOKENS
         if new < 1:
             raise InputError(f"new tokens {new!r} have to be at least 1")
         if len(ids) + new > self.asset.config.context:
             raise InputError(f"{len(ids)} + {new} tokens do not fit the context of {self.asset.config.context}")
         return ids, new
+
+    def prompt_ids(self, prompt: int | Workload) -> list[int]:
+        """Token ids of a workload or of so many tokens, the same for every arm."""
+        vocab, tokenizer = self.asset.config.vocab, self.asset.tokenizer
+        if isinstance(prompt, Workload):
+            return prompt.ids(vocab, tokenizer)
+        return workloads.prompt_ids(prompt, vocab, tokenizer)
 
     def _load(self) -> Crew:
         how = {"kind": "decode", "model": self._model, "threads": self.threads}
