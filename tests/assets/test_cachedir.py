@@ -26,6 +26,13 @@ def test_entries_and_clear_see_known_kinds_only(cache):
     assert (cache / "private" / "keep.txt").read_text() == "mine"
 
 
+def test_converted_models_are_listed_by_name(cache):
+    folder = cachedir.folder("models") / "0123456789abcdef-v1"
+    folder.mkdir()
+    (folder / "source.json").write_text('{"name": "mine"}')
+    assert [entry.name for entry in cachedir.entries()] == ["mine (0123456789ab)"]
+
+
 def test_clear_refuses_unknown_kinds(cache):
     with pytest.raises(InputError, match="'weights'.*allowed.*models"):
         cachedir.clear(["weights"])

@@ -49,18 +49,16 @@ def test_a_warm_start_is_fast_and_light():
     models.resolve("smollm2-135m")
     code = """
 import sys, time
-start = time.perf_counter()
 from cachequant.assets import models
 asset = models.resolve("smollm2-135m")
 asset.tokenizer.encode("The history of Paris")
-seconds = time.perf_counter() - start
-print(seconds, *({"torch", "transformers", "gguf", "huggingface_hub"} & set(sys.modules)))
+print(time.process_time(), *({"torch", "transformers", "gguf", "huggingface_hub"} & set(sys.modules)))
 """
     seconds, *heavy = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert heavy == []
-    assert float(seconds) < 3  # 0.4 s on an idle machine
+    assert float(seconds) < 2  # of processor time, the interpreter's start included; 0.5 s on an idle machine
 
 
 @pytest.mark.parametrize(

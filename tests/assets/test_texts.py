@@ -111,6 +111,7 @@ def test_the_hub_is_asked_once_a_process(small, monkeypatch):
     monkeypatch.setattr(
         hub, "snapshot", lambda *args, **options: asked.append(1) or (_ for _ in ()).throw(AssetError("no"))
     )
+    monkeypatch.setattr(texts, "_enwiki", lambda name, say: texts.Text(name, "", ""))
     assert [texts.default().name, texts.calibration().name] == ["enwiki", "enwiki-calibration"]
     assert asked == [1]
 

@@ -109,7 +109,7 @@ def test_frequencies_are_those_of_transformers(rope):
         (GPT2 | {"brand_new": 3}, "brand_new is 3, a field of gpt2"),
         ({k: v for k, v in GPT2.items() if k != "n_layer"}, "lacks n_layer"),
         (GPT2 | {"n_layer": 0}, "layers is 0"),
-        (GPT2 | {"n_layer": "2"}, "layers is '2'"),
+        (GPT2 | {"n_layer": "2"}, "n_layer is '2', it must be an integer"),
         (GPT2 | {"eos_token_id": 50}, "token id 50"),
         (LLAMA | {"hidden_act": "gelu"}, "hidden_act is 'gelu'.*'silu'"),
         (LLAMA | {"num_key_value_heads": 2}, "heads = 3 is not a multiple of kv_heads = 2"),
@@ -169,3 +169,23 @@ def test_scalings_survive_json():
 def test_json_of_something_else_is_refused():
     with pytest.raises(ConfigError, match="not a decoder configuration"):
         DecoderConfig.from_json({"family": "gpt2"})
+
+
+@pytest.mark.parametrize("fields", [GPT2, LLAMA, QWEN2, MISTRAL], ids=lambda fields: fields["model_type"])
+@pytest.mark.parametrize("value", [None, "24", [], [None], {"a": 1}, -1, 0, 1.5, True, 10**30, float("nan")], ids=repr)
+def test_odd_values_raise_nothing_else(fields, value):
+    optional = ("head_dim", "sliding_window", "layer_types", "rope_theta", "rope_scaling", "rope_parameters", "n_inner")
+    more = ("eos_token_id", "bos_token_id", "tie_word_embeddings", "rms_norm_eps", "layer_norm_epsilon", "mlp_bias")
+    for name in (
+        *fields,
+        *optional,
+        *more,
+        "attention_bias",
+        "hidden_act",
+        "activation_function",
+        "use_sliding_window",
+    ):
+        try:
+            DecoderConfig.from_hf(fields | {name: value}).to_hf()
+        except ConfigError:
+            pass

@@ -4,6 +4,7 @@ It lies where the environment variable CACHEQUANT_CACHE says, else in the user's
 in it whole: they are written under a temporary name beside their place and then moved.
 """
 
+import json
 import os
 import shutil
 import tempfile
@@ -94,7 +95,7 @@ def entries() -> list[Entry]:
     for kind in KINDS:
         place = root() / kind
         if place.is_dir():
-            found += [Entry(kind, path.name, _size(path), path) for path in sorted(place.iterdir())]
+            found += [Entry(kind, _label(path), _size(path), path) for path in sorted(place.iterdir())]
     return found
 
 
@@ -116,6 +117,14 @@ def clear(kinds: Sequence[str] | None = None) -> list[Entry]:
         else:
             entry.path.unlink()
     return removed
+
+
+def _label(path: Path) -> str:
+    """The file's or folder's name, after the model's name where a note in the folder gives one."""
+    try:
+        return f"{json.loads((path / 'source.json').read_text(encoding='utf-8'))['name']} ({path.name[:12]})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return path.name
 
 
 def _size(path: Path) -> int:

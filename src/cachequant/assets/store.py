@@ -52,7 +52,7 @@ class ModelSource:
     read: Callable[[str], np.ndarray]
     tokenizer: str | None = None
     chat_template: str | None = None
-    origin: Mapping[str, str] = None
+    origin: Mapping[str, str] | None = None
     random: bool = False
 
 

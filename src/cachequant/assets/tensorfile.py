@@ -92,7 +92,7 @@ def read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
         raise AssetError(f"{path}: {error.strerror or error}") from error
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=_refuse_duplicates)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise AssetError(f"{path}: the header is not JSON ({error})") from error
     except _DuplicateError as error:
         raise AssetError(f"{path}: the header names {error.args[0]!r} twice") from None

@@ -8,75 +8,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from cachequant.decoder.config import DecoderConfig, LinearScaling, Llama3Scaling, RopeScaling
+from cachequant.decoder.hf_fields import MISSING, Fields
 from cachequant.errors import ConfigError
-
-# Of training, of generation defaults, of storage and of bookkeeping: without effect on the logits of one forward pass.
-_WITHOUT_EFFECT = frozenset(
-    """
-    _name_or_path architectures attention_dropout attn_implementation _attn_implementation_autoset attn_pdrop
-    chunk_size_feed_forward do_sample dtype embd_pdrop finetuning_task gradient_checkpointing id2label label2id
-    initializer_range is_llama_config keys_to_ignore_at_inference max_length max_window_layers
-    model_type n_ctx num_labels output_attentions output_hidden_states pad_token_id prefix pretraining_tp problem_type
-    resid_pdrop return_dict sep_token_id summary_activation summary_first_dropout
-    summary_proj_to_labels summary_type summary_use_proj task_specific_params tokenizer_class torch_dtype
-    transformers_version transformers.js_config unk_token_id use_cache reorder_and_upcast_attn
-    """.split()
-)
-_MISSING = object()
-_SWITCHED_OFF = (None, False, 0, 0.0, (), [], {}, "")
-
-
-class _Fields:
-    """The dictionary, remembering which fields were read."""
-
-    def __init__(self, fields: Mapping[str, Any], model_type: str):
-        self._fields, self.model_type, self._read = dict(fields), model_type, set()
-
-    def get(self, name: str, default: Any = _MISSING) -> Any:
-        self._read.add(name)
-        value = self._fields.get(name)
-        if value is not None:
-            return value
-        if default is _MISSING:
-            raise ConfigError(f"the {self.model_type} configuration lacks {name}")
-        return default
-
-    def has(self, name: str) -> bool:
-        return name in self._fields
-
-    def number(self, name: str, default: Any = _MISSING) -> float:
-        value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{name} is {value!r}, it must be a number")
-        return float(value)
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.get(name, default)
-        if not isinstance(value, bool):
-            raise ConfigError(f"{name} is {value!r}, it must be true or false")
-        return value
-
-    def require(self, name: str, allowed: tuple, default: Any = _MISSING) -> None:
-        value = self.get(name, default)
-        if value not in allowed:
-            choices = ", ".join(repr(choice) for choice in allowed)
-            raise ConfigError(f"{name} is {value!r}, which the decoder does not handle; allowed: {choices}")
-
-    def refuse_the_rest(self) -> None:
-        for name, value in self._fields.items():
-            if name in self._read or name in _WITHOUT_EFFECT or value in _SWITCHED_OFF:
-                continue
-            shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
-            raise ConfigError(f"{name} is {shown}, a field of {self.model_type} that the decoder does not handle")
 
 
 def read(fields: Mapping[str, Any]) -> DecoderConfig:
     """See `DecoderConfig.from_hf`."""
     model_type = fields.get("model_type")
     readers = {"gpt2": _read_gpt2, "llama": _read_llama, "mistral": _read_llama, "qwen2": _read_llama}
-    if model_type not in readers:
+    if not isinstance(model_type, str) or model_type not in readers:
         raise ConfigError(f"model_type is {model_type!r}; allowed: {', '.join(readers)}")
-    checked = _Fields(fields, model_type)
+    checked = Fields(fields, model_type)
     config = readers[model_type](checked)
     checked.refuse_the_rest()
     return config
@@ -95,20 +37,20 @@ def write(config: DecoderConfig) -> dict[str, Any]:
     return common | (_write_gpt2 if config.family == "gpt2" else _write_llama)(config)
 
 
-def _read_gpt2(fields: _Fields) -> DecoderConfig:
+def _read_gpt2(fields: Fields) -> DecoderConfig:
     fields.require("activation_function", ("gelu_new", "gelu_pytorch_tanh"), "gelu_new")
     fields.require("scale_attn_weights", (True,), True)
-    width, heads = fields.get("n_embd"), fields.get("n_head")
+    width, heads = fields.integer("n_embd"), fields.integer("n_head")
     return DecoderConfig(
         family="gpt2",
-        vocab=fields.get("vocab_size"),
-        context=fields.get("n_positions"),
+        vocab=fields.integer("vocab_size"),
+        context=fields.integer("n_positions"),
         width=width,
-        layers=fields.get("n_layer"),
+        layers=fields.integer("n_layer"),
         heads=heads,
         kv_heads=heads,
         head_dim=_divide(width, heads, "n_embd", "n_head"),
-        ffn=fields.get("n_inner", 4 * width),
+        ffn=fields.integer("n_inner", 4 * width),
         norm_eps=fields.number("layer_norm_epsilon", 1e-5),
         activation="gelu_tanh",
         tied=fields.flag("tie_word_embeddings", True),
@@ -116,35 +58,35 @@ def _read_gpt2(fields: _Fields) -> DecoderConfig:
         output_bias=True,
         mlp_bias=True,
         eos_ids=_ids(fields.get("eos_token_id", ())),
-        bos_id=fields.get("bos_token_id", None),
+        bos_id=fields.integer("bos_token_id", None),
     )
 
 
-def _read_llama(fields: _Fields) -> DecoderConfig:
+def _read_llama(fields: Fields) -> DecoderConfig:
     fields.require("hidden_act", ("silu", "swish"), "silu")
     fields.require("partial_rotary_factor", (1.0,), 1.0)
     context, heads, width = (
-        fields.get("max_position_embeddings"),
-        fields.get("num_attention_heads"),
-        fields.get("hidden_size"),
+        fields.integer("max_position_embeddings"),
+        fields.integer("num_attention_heads"),
+        fields.integer("hidden_size"),
     )
     _refuse_windows(fields, context)
     # Qwen2 always has biases on q, k and v and nowhere else; Llama has one flag for q, k, v and the output.
     qwen = fields.model_type == "qwen2"
     bias = False if qwen else fields.flag("attention_bias", False)
-    theta, scaling = _read_rope(fields, context)
-    kv_default = heads if fields.model_type == "llama" else _MISSING
-    head_dim = fields.get("head_dim", None)
+    theta, scaling = _read_rope(fields)
+    kv_default = heads if fields.model_type == "llama" else MISSING
+    head_dim = fields.integer("head_dim", None)
     return DecoderConfig(
         family="llama",
-        vocab=fields.get("vocab_size"),
+        vocab=fields.integer("vocab_size"),
         context=context,
         width=width,
-        layers=fields.get("num_hidden_layers"),
+        layers=fields.integer("num_hidden_layers"),
         heads=heads,
-        kv_heads=fields.get("num_key_value_heads", kv_default),
+        kv_heads=fields.integer("num_key_value_heads", kv_default),
         head_dim=_divide(width, heads, "hidden_size", "num_attention_heads") if head_dim is None else head_dim,
-        ffn=fields.get("intermediate_size"),
+        ffn=fields.integer("intermediate_size"),
         norm_eps=fields.number("rms_norm_eps", 1e-6),
         activation="silu",
         tied=fields.flag("tie_word_embeddings", False),
@@ -154,13 +96,13 @@ def _read_llama(fields: _Fields) -> DecoderConfig:
         output_bias=bias,
         mlp_bias=False if qwen else fields.flag("mlp_bias", False),
         eos_ids=_ids(fields.get("eos_token_id", ())),
-        bos_id=fields.get("bos_token_id", None),
+        bos_id=fields.integer("bos_token_id", None),
     )
 
 
-def _refuse_windows(fields: _Fields, context: int) -> None:
+def _refuse_windows(fields: Fields, context: int) -> None:
     """A sliding window is in effect unless it is switched off or at least as long as the context."""
-    window = fields.get("sliding_window", None)
+    window = fields.integer("sliding_window", None)
     if fields.model_type == "mistral" and not fields.has("sliding_window"):
         window = 4096  # the class's default: an explicit null means no window, absence means this
     used = fields.flag("use_sliding_window", fields.model_type != "qwen2")
@@ -169,23 +111,23 @@ def _refuse_windows(fields: _Fields, context: int) -> None:
             f"sliding_window is {window}, shorter than the context of {context}; "
             "allowed: null, or at least max_position_embeddings"
         )
-    for kind in fields.get("layer_types", ()):
+    for kind in fields.typed("layer_types", list, "a list", []):
         if kind != "full_attention":
             raise ConfigError(f"layer_types holds {kind!r}; allowed: 'full_attention'")
 
 
-def _read_rope(fields: _Fields, context: int) -> tuple[float, RopeScaling | None]:
+def _read_rope(fields: Fields) -> tuple[float, RopeScaling | None]:
     """Both spellings: `rope_theta` beside `rope_scaling`, or all of it inside `rope_parameters`."""
-    inside = dict(fields.get("rope_parameters", {}))
-    scaling = dict(fields.get("rope_scaling", {})) or inside
-    theta = inside.get("rope_theta", fields.get("rope_theta", 10000.0))
+    inside = fields.mapping("rope_parameters")
+    scaling = fields.mapping("rope_scaling") or inside
+    theta = inside.get("rope_theta", fields.number("rope_theta", 10000.0))
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     allowed = {
         "default": (),
         "linear": ("factor",),
         "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     }
-    if kind not in allowed:
+    if not isinstance(kind, str) or kind not in allowed:
         raise ConfigError(f"rope type is {kind!r}; allowed: {', '.join(allowed)}")
     for name, value in (scaling | inside).items():
         if name in ("rope_type", "type", "rope_theta", *allowed[kind]) or value is None:
@@ -248,9 +190,9 @@ def _write_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
     }
 
 
-def _divide(width: Any, heads: Any, width_name: str, heads_name: str) -> int:
-    if not isinstance(width, int) or not isinstance(heads, int) or heads < 1 or width % heads:
-        raise ConfigError(f"{width_name} = {width!r} is not a multiple of {heads_name} = {heads!r}")
+def _divide(width: int, heads: int, width_name: str, heads_name: str) -> int:
+    if heads < 1 or width % heads:
+        raise ConfigError(f"{width_name} = {width} is not a multiple of {heads_name} = {heads}")
     return width // heads
 
 
