@@ -165,12 +165,13 @@ def test_other_architectures_are_refused(cache, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer.ggml.model": "llama"}, "tokenizer.ggml.model is 'llama'"),
+        ({"tokenizer.ggml.model": "rwkv"}, "tokenizer.ggml.model is 'rwkv'; allowed: gpt2, llama"),
+        ({"tokenizer.ggml.model": "llama"}, "lacks tokenizer.ggml.scores"),
         ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre is 'tekken'; allowed: .*smollm"),
         ({"tokenizer.ggml.merges": None}, "lacks tokenizer.ggml.merges"),
         ({"tokenizer.ggml.tokens": ["a", "a"]}, "1 entries of tokenizer.ggml.tokens occur twice"),
     ],
-    ids=["model", "pre", "merges", "twice"],
+    ids=["model", "scores", "pre", "merges", "twice"],
 )
 def test_tokenizers_that_are_not_handled_are_refused(changes, message):
     from cachequant.assets.gguf_tokenizer import build_tokenizer
