@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cachequant.study import layout, profiles, results, runner, summary
+from cachequant.study import layout, profiles, reproduce, results, runner, summary
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 REFERENCE = sorted((ROOT / "results" / "reference").glob("*.json"))
@@ -43,6 +43,12 @@ def test_the_budgets_of_the_default_profile_fit_into_its_limit():
     budgets = profiles.read("quick").budgets
     assert budgets.keys() == layout.notebooks().keys()
     assert sum(budgets.values()) <= QUICK_LIMIT
+
+
+def test_every_tolerance_names_a_value_of_the_reference():
+    for name, rules in reproduce.tolerances().items():
+        reference = results.read(name, "reference")
+        assert all(reproduce.compare_one(rule, reference, reference).ok for rule in rules)
 
 
 def test_the_headline_of_readme_is_that_of_the_reference():

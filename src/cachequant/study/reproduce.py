@@ -1,13 +1,14 @@
 """Compares local results with the published reference, within the tolerances of `notebooks/tolerances.yaml`.
 
     05_quality_grid:
-      - {value: "rows[name=int8].delta_percent.value", absolute: 1.0, same: texts}
+      - {value: "schemes.int8.delta_percent.value", absolute: 2.0, same: texts}
 
-`relative` is against the reference's size; `same: texts` leaves a comparison out where the two results scored
-different texts, since such numbers are not comparable.
+`relative` is against the reference's size. `same` says what both results must share for the numbers to be comparable:
+the `texts` scored, or the `instruction_sets` of the processors.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,13 @@ import yaml
 
 from cachequant.errors import ResultError
 from cachequant.study import layout, results
+from cachequant.study.results import Result
 
-_STEP = re.compile(r"([^.\[\]]+)|\[([^\]=]+)=([^\]]+)\]")
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+SAME: dict[str, Callable[[Result], Any]] = {
+    "texts": lambda r: r.provenance["texts"],
+    "instruction_sets": lambda r: r.provenance["cpu"]["instruction_sets"],
+}
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,7 @@ class Row:
     notebook: str
     value: str
     local: float | None
-    reference: float | None
+    reference: float
     limit: str
     ok: bool | None
 
@@ -39,11 +45,11 @@ def compare() -> list[Row]:
     ResultError
         There is nothing to compare, or a tolerance names a value that the reference does not have.
     """
-    file = layout.root() / "notebooks" / "tolerances.yaml"
     rows = []
-    for name, rules in (yaml.safe_load(file.read_text(encoding="utf8")) or {}).items():
+    for name, rules in tolerances().items():
         if all(results.path(name, s).is_file() for s in ("local", "reference")):
-            rows += [_row(name, rule) for rule in rules]
+            local, reference = results.read(name, "local"), results.read(name, "reference")
+            rows += [compare_one(rule, local, reference) for rule in rules]
     if not rows:
         raise ResultError(
             "nothing to compare: `make book` computes local results, results/reference holds the published"
@@ -51,43 +57,40 @@ def compare() -> list[Row]:
     return rows
 
 
+def tolerances() -> dict[str, list[dict[str, Any]]]:
+    """The rules of each notebook, as they stand in the file."""
+    file = layout.root() / "notebooks" / "tolerances.yaml"
+    return yaml.safe_load(file.read_text(encoding="utf8"))
+
+
+def compare_one(rule: dict[str, Any], local: Result, reference: Result) -> Row:
+    """Applies one rule to the results of one notebook."""
+    ours, theirs = find(local.data, rule["value"]), find(reference.data, rule["value"])
+    if theirs is None:
+        raise ResultError(f"tolerances.yaml: the reference of {reference.name} has no {rule['value']}")
+    allowed = rule["absolute"] if "absolute" in rule else rule["relative"] * abs(theirs)
+    limit = f"within {rule['absolute']:g}" if "absolute" in rule else f"within {rule['relative']:.0%}"
+    same = SAME[rule["same"]] if "same" in rule else lambda _: None
+    comparable = ours is not None and same(local) == same(reference)
+    return Row(local.name, rule["value"], ours, theirs, limit, abs(ours - theirs) <= allowed if comparable else None)
+
+
 def describe(rows: list[Row]) -> str:
-    """One line a comparison."""
+    """One line a comparison and one for all."""
+    verdicts = {True: "ok", False: "DIFFERS", None: "not comparable"}
     lines = []
     for r in rows:
-        verdict = {True: "ok", False: "DIFFERS", None: "not comparable"}[r.ok]
-        lines.append(f"{r.notebook}  {r.value}: {_text(r.local)}, reference {_text(r.reference)}, {r.limit}: {verdict}")
-    return "\n".join(lines)
+        ours = "none" if r.local is None else f"{r.local:.4g}"
+        lines.append(f"{r.notebook}  {r.value}: {ours}, reference {r.reference:.4g}, {r.limit}: {verdicts[r.ok]}")
+    counts = ", ".join(f"{sum(r.ok is v for r in rows)} {text}" for v, text in verdicts.items())
+    return "\n".join([*lines, counts])
 
 
 def find(data: Any, where: str) -> Any:
-    """A value inside result data: keys joined by dots, items of a list by one of their fields, `rows[name=int8].x`.
-
-    Returns None where it does not exist.
-    """
-    for key, field, wanted in _STEP.findall(where):
-        if field:
-            data = next((item for item in data if str(item.get(field)) == wanted), None)
-        else:
+    """A value inside result data, `kinds.gaussian.snr_db[0]`; None where it does not exist."""
+    for key, index in _STEP.findall(where):
+        if key:
             data = data.get(key) if isinstance(data, dict) else None
-        if data is None:
-            return None
+        else:
+            data = data[int(index)] if isinstance(data, list) and int(index) < len(data) else None
     return data
-
-
-def _row(name: str, rule: dict[str, Any]) -> Row:
-    local, reference = results.read(name, "local"), results.read(name, "reference")
-    ours, theirs = find(local.data, rule["value"]), find(reference.data, rule["value"])
-    if theirs is None:
-        raise ResultError(f"tolerances.yaml: the reference of {name} has no {rule['value']}")
-    if "absolute" in rule:
-        allowed, limit = rule["absolute"], f"within {rule['absolute']:g}"
-    else:
-        allowed, limit = rule["relative"] * abs(theirs), f"within {rule['relative']:.0%}"
-    comparable = ours is not None and not (rule.get("same") == "texts" and local.texts != reference.texts)
-    ok = abs(ours - theirs) <= allowed if comparable else None
-    return Row(name, rule["value"], ours, theirs, limit, ok)
-
-
-def _text(x: float | None) -> str:
-    return "none" if x is None else f"{x:.4g}"

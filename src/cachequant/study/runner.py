@@ -47,8 +47,10 @@ def plan(notebook: str, profile: str = "quick", overrides: Mapping[str, Any] | N
     except ParameterError as error:
         raise ParameterError(f"{source.stem}: {error}") from None
     text = source.read_text(encoding="utf8")
-    lock = layout.root() / "requirements.lock"
-    work = hashlib.sha256(f"{sources.digest(text)} {sorted(values.items())} {lock.read_text()}".encode()).hexdigest()
+    lock = (layout.root() / "requirements.lock").read_text(encoding="utf8")
+    # with `auto` the environment decides on the text
+    place = bool(os.environ.get("CACHEQUANT_WIKITEXT")) if "auto" in values.values() else None
+    work = hashlib.sha256(f"{sources.digest(text)} {sorted(values.items())} {place} {lock}".encode()).hexdigest()
     inputs = hashlib.sha256(f"{work} {text}".encode()).hexdigest()
     return Plan(source.stem, source, values, chosen, inputs, work)
 
