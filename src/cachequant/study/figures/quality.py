@@ -4,6 +4,8 @@ A row is one scheme: {scheme, bits, delta_percent: {value, low, high}, top1, kl,
 float32 on the same tokens with its paired bootstrap interval.
 """
 
+from statistics import fmean
+
 import numpy as np
 from matplotlib.colors import LogNorm, SymLogNorm
 
@@ -162,4 +164,31 @@ def causes(rows: list[dict], ax=None):
     ax.axvline(0, color=style.BLACK, linewidth=0.8)
     _percent_axis("x", ax, rows)
     ax.set(yticks=range(len(rows)), yticklabels=[r["label"] for r in reversed(rows)], ylim=(-0.6, len(rows) - 0.4))
+    return ax
+
+
+def noise(name: str, kinds: dict) -> float:
+    """Relative error energy of weights and inputs together under one format of the grid, mean over matrices.
+
+    To first order the errors of both factors of a product add.
+    """
+    return sum(fmean(10 ** (-v / 10) for v in kinds[k][name]["snr_db"]) for k in ("weights", "activations"))
+
+
+def noise_against_divergence(rows: list[dict], kinds: dict, ax=None):
+    """Divergence of every format of the grid against the error energy of its numbers, from the chapter on formats."""
+    ax = ax or style.figure(3.4)[1]
+    points = []
+    for rule, (label, color, marker) in RULES.items():
+        known = [r for r in rows if r["rule"] == rule and r["scheme"] in kinds["weights"]]
+        if known:
+            x, y = [noise(r["scheme"], kinds) for r in known], [r["kl"] for r in known]
+            ax.plot(x, y, color=color, marker=marker, markersize=4, linestyle="none", label=label)
+            points += zip(x, y, strict=True)
+    x, y = np.log(points).T
+    ends, offset = np.array([x.min(), x.max()]), np.median(y - x)
+    ax.plot(np.exp(ends), np.exp(ends + offset), color=style.GREY, linewidth=1, label="proportional", zorder=1)
+    ax.set(xlabel="error energy of weights and inputs, relative", ylabel="divergence, nats a token")
+    ax.set(xscale="log", yscale="log")
+    ax.legend(frameon=False, loc="upper left", labelspacing=0.2)
     return ax

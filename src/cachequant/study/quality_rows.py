@@ -1,0 +1,39 @@
+"""Rows of the quality chapter: figures of an evaluation beside what each scheme is and its bits a weight."""
+
+from cachequant import schemes
+from cachequant.decoder.config import DecoderConfig
+from cachequant.study import quality, traffic
+from cachequant.study.formats import rule_name
+
+
+def of(evaluation: dict, config: DecoderConfig) -> dict[str, dict]:
+    """{scheme: figures of `quality.summarize` with "scheme", "bits" and, where there is one, "granularity" and "rule"}.
+
+    `bits` is the mean over the quantized matrices of the blocks, scales counted as stored; granularity and rule are
+    those of the weights.
+    """
+    return {name: {**_describe(name, config), **row} for name, row in quality.summarize(evaluation).items()}
+
+
+def _describe(name: str, config: DecoderConfig) -> dict:
+    scheme = schemes.get(name)
+    row = {"scheme": name, "bits": bits(name, config), "weights_only": scheme.activation is None}
+    if scheme.weight:
+        row |= {"granularity": scheme.weight.granularity.name, "rule": rule_name(scheme.weight)}
+    return row
+
+
+def bits(name: str, config: DecoderConfig) -> float:
+    """Bits a weight of the decoder blocks."""
+    return 8 * traffic.weight_bytes(config, name)["blocks"] / traffic.shape(config)["multiplications"]["blocks"]
+
+
+def grid_names() -> dict[str, str]:
+    """{cell of the grid: name under which it is scored}: a cell that is also a preset goes by the preset's name."""
+    presets = {(s.weight, s.activation): name for name, s in schemes.PRESETS.items()}
+    return {cell: presets.get((s.weight, s.activation), cell) for cell, s in schemes.grid().items()}
+
+
+def agreed(tokens: list[int], expected: list[int]) -> int:
+    """How many tokens are the same before the first that differs."""
+    return next((i for i, (a, b) in enumerate(zip(tokens, expected, strict=True)) if a != b), len(expected))

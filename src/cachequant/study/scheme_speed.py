@@ -1,0 +1,47 @@
+"""Speed of many schemes of one model, in turn within every round of one process: all run the same code and threads.
+
+Weights of float32 are shared, so a dozen schemes fit into memory. Engines of other libraries need a process each:
+`cachequant.study.bench` compares those.
+"""
+
+from collections.abc import Sequence
+
+from cachequant.decoder.model import Model
+from cachequant.study import arms, comparison, workloads
+from cachequant.study.crew import rotations
+from cachequant.study.timing import BenchResult
+
+METRICS = ("prefill_tok_s", "decode_tok_s")
+
+
+class _Loaded(arms.Ours):
+    """An arm around a model that is there already."""
+
+    def __init__(self, model: Model):
+        self._model, self._session, self.weight_bytes = model, None, model.weight_bytes
+
+
+def measure(model: Model, names: Sequence[str], prompt: int, new: int, repeats: int) -> dict:
+    """Prefill of `prompt` tokens and decode of `new` more, greedy, `repeats` interleaved rounds.
+
+    Returns
+    -------
+    The object of `comparison.assemble`, with `weight_bytes` {scheme: bytes of packed weights}.
+    """
+    ids = workloads.prompt_ids(prompt, model.config.vocab, model.tokenizer)
+    engines = {name: _Loaded(model if name == model.scheme.name else model.with_scheme(name)) for name in names}
+    values = {name: {metric: [] for metric in METRICS} for name in engines}
+    for engine in engines.values():
+        arms.generate(engine, ids, 2)
+    for _, order in rotations(list(engines), repeats):
+        for name in order:
+            result = BenchResult.of(arms.generate(engines[name], ids, new).timing)
+            for metric in METRICS:
+                values[name][metric].append(getattr(result, metric))
+    return comparison.assemble(
+        values,
+        METRICS,
+        {},
+        {"workload": {"prompt": prompt, "new": new, "repeats": repeats, "batch": 1}},
+        weight_bytes={name: engine.weight_bytes for name, engine in engines.items()},
+    )
