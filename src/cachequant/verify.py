@@ -148,8 +148,9 @@ def grid_schemes() -> list[Scheme]:
 
 
 def _kernels() -> Iterator[Check]:
-    for name, ok in selfcheck.run().items():
-        yield Check(f"kernel {name}", ok, None, None)
+    kernel_set = selfcheck.active()
+    faults = selfcheck.check(kernel_set)
+    yield Check(f"kernels {kernel_set.name}", not faults, len(faults), 0, ", ".join(faults))
 
 
 def _round_trips(asset: models.ModelAsset) -> Iterator[Check]:

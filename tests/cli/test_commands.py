@@ -61,7 +61,7 @@ def test_bench_decode_for_real(cli_json, tiny):
     )
     assert code == 0
     assert found["missing"] == []
-    assert found["arms"]["int8"].keys() == {"prefill_tok_s", "decode_tok_s"}
+    assert found["arms"]["int8"].keys() >= {"prefill_tok_s", "decode_tok_s"}
     assert found["ratios"].keys() == {"fp32/int8", "int8/fp32"}
 
 

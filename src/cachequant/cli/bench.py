@@ -6,6 +6,8 @@ import typer
 
 from cachequant.cli import loading, output
 
+METRICS = ("prefill_tok_s", "decode_tok_s", "gops", "gb_s", "bandwidth_fraction")  # of the table; --json has all
+
 app = typer.Typer(rich_markup_mode=None)
 Arms = Annotated[str | None, typer.Option(help="Names with commas between them; default: those of the study.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Rounds; every arm runs once a round.")]
@@ -70,7 +72,7 @@ def _names(arms: str | None) -> list[str] | None:
 
 def _print(found: dict[str, Any]) -> None:
     arms, ratios = found["arms"], found["ratios"]
-    metrics = list(dict.fromkeys(metric for values in arms.values() for metric in values))
+    metrics = [m for m in METRICS if any(m in values for values in arms.values())]
     rows = [[arm, *(_cell(values.get(m)) for m in metrics)] for arm, values in arms.items()]
     output.table("median [95 % interval]", ["arm", *metrics], rows)
     first = next(iter(arms), None)

@@ -1,10 +1,12 @@
 """`cachequant doctor`: what this machine is, which kernels it runs, which models and texts are at hand."""
 
+import warnings
 from typing import Annotated, Any
 
 import typer
 
 from cachequant.cli import output
+from cachequant.errors import CachequantError, InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -38,12 +40,11 @@ def examine() -> dict[str, Any]:
     from cachequant import kernels
     from cachequant.assets import cachedir
     from cachequant.cli import inventory
-    from cachequant.kernels import cpu, selfcheck
+    from cachequant.kernels import cpu
     from cachequant.study import provenance
 
     memory = psutil.virtual_memory()
-    kernel_checks = selfcheck.run()
-    problems = [f"kernel {name} gives wrong results" for name, ok in kernel_checks.items() if not ok]
+    chosen, problems = _kernel_set()
     sizes = dict.fromkeys(cachedir.KINDS, 0)
     for entry in cachedir.entries():
         sizes[entry.kind] += entry.bytes
@@ -52,14 +53,29 @@ def examine() -> dict[str, Any]:
         "problems": problems,
         "cpu": {**provenance.cpu(), "architecture": cpu.architecture(), "cache_bytes": cpu.cache_bytes()},
         "threads": kernels.get_threads(),
-        "kernels": selfcheck.chosen(),
-        "self_check": kernel_checks,
+        "kernels": chosen,
         "memory": {"total_bytes": memory.total, "available_bytes": memory.available},
         "versions": provenance.versions(),
         "cache": {"folder": str(cachedir.root()), "bytes": sizes},
         "models": inventory.models(),
         "texts": inventory.texts(),
     }
+
+
+def _kernel_set() -> tuple[str | None, list[str]]:
+    """Name of the kernel set in use, and what the self-check found wrong with it or with a better one."""
+    from cachequant.kernels import selfcheck
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        selfcheck.active.cache_clear()
+        try:
+            name, fault = selfcheck.active().name, []
+        except InputError:
+            raise  # CACHEQUANT_KERNELS names an unknown set
+        except CachequantError as error:
+            name, fault = None, [str(error)]
+    return name, [str(w.message) for w in caught if issubclass(w.category, UserWarning)] + fault
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -70,8 +86,7 @@ def _print(found: dict[str, Any]) -> None:
             ("CPU", f"{cpu['model']} ({cpu['architecture']}), {cpu['cores']} cores, {cpu['logical']} logical"),
             ("caches", caches),
             ("instruction sets", ", ".join(cpu["instruction_sets"])),
-            ("kernels", ", ".join(f"{kind}: {name}" for kind, name in found["kernels"].items())),
-            ("self-check", "ok" if all(found["self_check"].values()) else "FAILED"),
+            ("kernels", f"{found['kernels'] or 'none'}, self-check {'passed' if found['ok'] else 'FAILED'}"),
             ("threads", found["threads"]),
             ("memory", f"{output.size(memory['total_bytes'])}, {output.size(memory['available_bytes'])} available"),
             ("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items())),

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from cachequant.assets import cachedir, pins, store, wheels
 from cachequant.assets import models as named
-from cachequant.assets import pins, store, wheels
 from cachequant.decoder import random
 
 
@@ -25,12 +25,12 @@ def models() -> list[dict[str, Any]]:
 
 def texts() -> list[dict[str, Any]]:
     """{name, found, state} of every text with a name of its own."""
-    folder = os.environ.get("CACHEQUANT_WIKITEXT")
+    chosen = os.environ.get("CACHEQUANT_WIKITEXT")
+    folder = Path(chosen) if chosen else cachedir.root() / "texts"
     found = []
     for split, (file, *_) in pins.WIKITEXT.items():
-        there = folder is not None and (Path(folder) / file).is_file()
         missing = f"needs the Hugging Face hub ({pins.WIKITEXT_REPOSITORY}), or CACHEQUANT_WIKITEXT with {file}"
-        found.append(_item(f"wikitext-2-{split}", there, f"in {folder}", missing))
+        found.append(_item(f"wikitext-2-{split}", (folder / file).is_file(), f"in {folder}", missing))
     return [*found, _item("enwiki", wheels.cached(pins.ENWIKI) is not None, "fetched", _by_pip(pins.ENWIKI))]
 
 
