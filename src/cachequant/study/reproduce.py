@@ -82,8 +82,8 @@ def describe(rows: list[Row]) -> str:
     for r in rows:
         ours = "none" if r.local is None else f"{r.local:.4g}"
         lines.append(f"{r.notebook}  {r.value}: {ours}, reference {r.reference:.4g}, {r.limit}: {verdicts[r.ok]}")
-    counts = ", ".join(f"{sum(r.ok is v for r in rows)} {text}" for v, text in verdicts.items())
-    return "\n".join([*lines, counts])
+    counts = [sum(r.ok is verdict for r in rows) for verdict in verdicts]
+    return "\n".join([*lines, "{} within tolerance, {} outside, {} not comparable".format(*counts)])
 
 
 def find(data: Any, where: str) -> Any:
