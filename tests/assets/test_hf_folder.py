@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from cachequant.assets import hf_folder, models
+from cachequant.assets import hf_folder, models, store
 from cachequant.assets.names import hf_name, is_conv1d
 from cachequant.errors import AssetError, ConfigError, NumericsError
 from helpers import TINY, transformers_model
@@ -179,6 +179,16 @@ def test_wrong_indexes_are_refused(saved, weight_map, message):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(AssetError, match=message):
         models.resolve(folder)
+
+
+def test_changed_weights_do_not_verify(saved, cache):
+    asset = models.resolve(saved("gpt2"))
+    store.verify(asset.sha256)
+    data = bytearray(asset.weights.path.read_bytes())
+    data[-1] ^= 1
+    asset.weights.path.write_bytes(data)
+    with pytest.raises(AssetError, match="weights.safetensors has sha256 .*, expected .*remove that folder"):
+        store.verify(asset.sha256)
 
 
 def test_a_damaged_conversion_is_noticed(saved, cache):

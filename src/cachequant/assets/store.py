@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from cachequant.assets import cachedir
+from cachequant.assets.hashing import require_sha256, sha256_file
 from cachequant.assets.tensorfile import TensorFile, TensorWriter
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.tokenizer import Tokenizer
@@ -161,6 +162,21 @@ def load(sha256: str, name: str | None = None) -> ModelAsset | None:
         raise AssetError(
             f"the converted model in {folder} is damaged ({error}); remove that folder and try again"
         ) from error
+
+
+def verify(sha256: str) -> None:
+    """Compare the converted weights with the hash that was taken when they were written.
+
+    Raises
+    ------
+    AssetError
+        The model has not been converted, or its weights have changed.
+    """
+    try:
+        note = json.loads((place(sha256) / _SOURCE).read_text(encoding="utf-8"))
+        require_sha256(sha256_file(place(sha256) / _WEIGHTS), note["weights_sha256"], str(place(sha256) / _WEIGHTS))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise AssetError(f"the converted model in {place(sha256)} is damaged ({error}); remove that folder") from error
 
 
 def load_or_convert(
