@@ -32,7 +32,7 @@ def rows():
         speed = {"median": 1.5 + i / 2, "low": 1.4 + i / 2, "high": 1.6 + i / 2}
         found.append({
             "scheme": name, "bits": scheme.weight.bits_per_value(768, 768), "rule": errors.rule_name(scheme.weight),
-            "granularity": scheme.weight.granularity.name, "delta_percent": change(3.0**i / 20 - 0.2), "kl": 0.01 * (i + 1),
+            "granularity": scheme.weight.granularity.name, "delta_percent": change(3.0**i / 20 - 0.2),
             "decode_ratio": speed, "prefill_ratio": speed,
         })  # fmt: skip
     return found
