@@ -7,7 +7,6 @@ from cachequant import kernels, schemes
 from cachequant.kernels import gemm, pack, simd
 from cachequant.quantize import dequantize, quantize
 from cachequant.schemes import EXACT, POW2, Block, Quantizer, Row, Tensor
-
 from naive import matmul_codes, matmul_fp32, matmul_weights
 
 SHAPES = [(1, 1, 1), (1, 16, 64), (2, 17, 31), (3, 5, 300), (6, 33, 48), (7, 40, 257), (13, 100, 130), (25, 47, 515)]
