@@ -22,7 +22,7 @@ def project(tmp_path, monkeypatch):
 def result(**changes):
     origin = {
         **{"notebook": "09_x.py", "profile": "quick", "inputs": "0" * 64, "commit": None, "dirty": None},
-        **{"start": "2026-01-01T00:00:00Z", "seconds": 1.5, "load": {}},
+        **{"start": "2026-01-01T00:00:00Z", "seconds": 1.5, "load": {"before": [0.5], "after": [0.5]}},
         **provenance.collect([{"name": "m", "sha256": "1"}], [{"name": "t", "sha256": "2"}]),
     }
     return {"schema": 1, "parameters": {"n": 1}, "provenance": origin, "data": {"x": 1}} | changes
@@ -135,6 +135,14 @@ def test_save_refuses_what_json_cannot_hold_and_leaves_the_earlier_file(project,
 def test_strict_keeps_plain_values():
     value = {"a": [1, 2.5, "x", None, True, {"b": []}]}
     assert strict.plain(value, "data") == value
+
+
+def test_lists_of_numbers_stand_on_one_line(project):
+    value = {"a": [1, 2.5, None], "b": [[1, 2], ["x", "[ y,\n z ]"]], "c": [], "d": [{"e": [True]}]}
+    results.write(project / "x.json", value)
+    text = (project / "x.json").read_text()
+    assert json.loads(text) == value
+    assert ' "a": [1, 2.5, null],\n' in text and "[1, 2]" in text and "[true]" in text
 
 
 def test_a_failed_write_leaves_nothing_behind(project):

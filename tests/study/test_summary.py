@@ -49,7 +49,7 @@ def project(tmp_path, monkeypatch):
 def put(set_name, square, text="t"):
     origin = {
         **{"notebook": "01_squares.py", "profile": "quick", "inputs": "0", "commit": "c" * 40, "dirty": True},
-        **{"start": "2026-01-01T00:00:00Z", "seconds": 1.5, "load": {}},
+        **{"start": "2026-01-01T00:00:00Z", "seconds": 1.5, "load": {"before": [0.5], "after": [0.5]}},
         **provenance.collect(texts=[{"name": text, "sha256": "2"}]),
     }
     data = {"rows": [{"n": 3, "square": square, "ppl": {"value": float(square)}}]}

@@ -6,6 +6,7 @@ published reference. The environment variable CACHEQUANT_RESULTS names another s
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from cachequant.errors import ResultError
 from cachequant.study import layout, provenance, strict
 
 SCHEMA = 1
+_NUMBERS = re.compile(r"\[\n([^\[\]{}\"]*)\n *\]")  # a list of plain numbers, which is then put on one line
 _FIELDS = {"schema": int, "parameters": dict, "provenance": dict, "data": dict}
 _PROVENANCE = {
     **{"notebook": str, "profile": str, "inputs": str, "commit": (str, type(None)), "dirty": (bool, type(None))},
@@ -129,6 +131,7 @@ def validate(found: Any, where: str) -> None:
         {"model": str, "instruction_sets": list, "cores": (int, type(None)), "logical": int},
         f"{where}: cpu",
     )
+    _check(origin["load"], {"before": list, "after": list}, f"{where}: load")
     for kind in ("models", "texts"):
         for item in origin[kind]:
             _check(item, {"name": str, "sha256": str}, f"{where}: {kind}")
@@ -171,6 +174,7 @@ def checkpoint(name: str) -> Path:
 def write(target: Path, value: Any) -> None:
     """Writes JSON to a file as a whole: a temporary file beside it is moved into place."""
     text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    text = _NUMBERS.sub(lambda m: "[" + " ".join(m[1].split()) + "]", text)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".run-")
     try:
