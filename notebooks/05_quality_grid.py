@@ -21,14 +21,18 @@ text: str = "auto"  # the first text that is there: WikiText-2 test, else the em
 window: int = 512  # tokens seen at once
 max_tokens: int = 2048  # of the text, for the schemes
 schemes: list[str] = [
-    "int8", "bfp8", "int8-block32", "bfp8-row", "int8-tensor-w", "int8-tensor", "w8", "bfp8-w",
-    "int8+head:int8", "int8+head",
-]  # fmt: skip
-fine_max_tokens: int = 1024  # for the grid of 35; 0 leaves it out
-cause_max_tokens: int = 1024  # for weights and inputs rounded apart; 0 leaves them out
+    "int8-tensor-w",
+    "int8-tensor",
+    "w8",
+    "bfp8-w",
+    "int8+head:int8",
+    "int8+head",
+]  # beside the 2x2 grid
+fine_max_tokens: int = 1024  # for the grid of 35
+cause_max_tokens: int = 1024  # for weights and inputs rounded apart
 prompts: int = 20  # greedy texts compared with fp32's
 new_tokens: int = 32
-greedy_schemes: list[str] = ["int8", "bfp8", "int8-block32", "w8", "int8+head"]
+greedy_schemes: list[str] = ["int8-block32", "w8", "int8+head"]  # beside int8 and bfp8
 speed_prompt: int = 128
 speed_new: int = 8
 speed_repeats: int = 3
@@ -41,12 +45,13 @@ from cachequant.study import causes, divergence, quality, quality_rows, results,
 source = texts.default() if text == "auto" else texts.resolve(text)
 float_model = cq.load(model)
 folder = results.checkpoint("windows")
+compared = list(dict.fromkeys([*quality_rows.TWO_BY_TWO, *schemes]))
 
 # %% [markdown]
 # Perplexity, divergence and agreement of the schemes, each paired with float32 on the same windows.
 
 # %%
-evaluation = quality.evaluate(float_model, schemes, source, max_tokens, window, folder)
+evaluation = quality.evaluate(float_model, compared, source, max_tokens, window, folder)
 rows = quality_rows.of(evaluation, float_model.config)
 {name: row.get("delta_percent") for name, row in rows.items()}
 
@@ -54,25 +59,20 @@ rows = quality_rows.of(evaluation, float_model.config)
 # The grid: every granularity with every scale rule, on fewer tokens; schemes scored above are not scored again.
 
 # %%
-fine = {}
-if fine_max_tokens:
-    names = quality_rows.grid_names()
-    fine_evaluation = quality.evaluate(float_model, list(names.values()), source, fine_max_tokens, window, folder)
-    scored = quality_rows.of(fine_evaluation, float_model.config)
-    fine = {cell: scored[name] for cell, name in names.items()}
+names = quality_rows.grid_names()
+fine_evaluation = quality.evaluate(float_model, list(names.values()), source, fine_max_tokens, window, folder)
+scored = quality_rows.of(fine_evaluation, float_model.config)
+fine = {cell: {**scored[name], "scheme": cell} for cell, name in names.items()}
 len(fine)
 
 # %% [markdown]
 # Causes: only weights rounded, only the inputs of linear layers, only some of these inputs.
 
 # %%
-apart = {}
-if cause_max_tokens:
-    study = causes.Causes(float_model)
-    cause_evaluation = quality.evaluate(
-        study, study.schemes, source, cause_max_tokens, window, results.checkpoint("causes")
-    )
-    apart = causes.rows(quality.summarize(cause_evaluation))
+study = causes.Causes(float_model)
+cause_folder = results.checkpoint("causes")
+cause_evaluation = quality.evaluate(study, study.schemes, source, cause_max_tokens, window, cause_folder)
+apart = causes.rows(quality.summarize(cause_evaluation))
 {label: row["delta_percent"] for label, row in apart.items()}
 
 # %% [markdown]
@@ -80,10 +80,10 @@ if cause_max_tokens:
 
 # %%
 ids = float_model.encode(source.text)
-places = workloads.divergence_prompts(ids, prompts) if prompts else []
+places = workloads.divergence_prompts(ids, prompts)
 expected = [divergence.greedy(float_model, p, new_tokens) for p in places]
 greedy = {}
-for name in greedy_schemes if prompts else []:
+for name in dict.fromkeys(["int8", "bfp8", *greedy_schemes]):
     other = float_model.with_scheme(name)
     found = [divergence.greedy(other, p, new_tokens) for p in places]
     greedy[name] = [quality_rows.agreed(t, e) for t, e in zip(found, expected, strict=True)]
@@ -93,7 +93,7 @@ greedy
 # Speed of the same schemes, interleaved in this process, for the charts that set quality against it.
 
 # %%
-speed = scheme_speed.measure(float_model, ["fp32", *schemes], speed_prompt, speed_new, speed_repeats)
+speed = scheme_speed.measure(float_model, ["fp32", *compared], speed_prompt, speed_new, speed_repeats)
 {name: metrics["decode_tok_s"]["median"] for name, metrics in speed["arms"].items()}
 
 # %%

@@ -5,6 +5,8 @@ from cachequant.decoder.config import DecoderConfig
 from cachequant.study import quality, traffic
 from cachequant.study.formats import rule_name
 
+TWO_BY_TWO = ("int8", "bfp8-row", "int8-block32", "bfp8")  # rows or blocks of 32, exact scales or powers of two
+
 
 def of(evaluation: dict, config: DecoderConfig) -> dict[str, dict]:
     """{scheme: figures of `quality.summarize` with "scheme", "bits" and, where there is one, "granularity" and "rule"}.

@@ -7,6 +7,7 @@ float32 on the same tokens with its paired bootstrap interval.
 from statistics import fmean
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.colors import LogNorm, SymLogNorm
 
 from cachequant.study.figures import style
@@ -14,6 +15,22 @@ from cachequant.study.figures.formats import RULES
 
 SMALLEST = 0.1  # percent: changes below it are drawn on a linear scale, as they may be negative
 GRANULARITIES = ("tensor", "row", "block256", "block128", "block64", "block32", "block16")
+
+SCHEMES = {
+    "fp32": (style.BLACK, "o"),
+    "int8": (style.BLUE, "o"),
+    "bfp8": (style.RED, "D"),
+    "int8-block32": (style.SKY, "s"),
+    "bfp8-row": (style.ORANGE, "v"),
+    "w8": (style.BLACK, "^"),
+    "bfp8-w": (style.PURPLE, "^"),
+    "int8+head": (style.GREEN, "*"),
+}
+
+
+def _look(scheme: str) -> tuple[str, str]:
+    """Colour and marker of a scheme: one of these, grey for all others."""
+    return SCHEMES.get(scheme, (style.GREY, "X"))
 
 
 def _percent_axis(axis, ax, rows: list[dict]) -> None:
@@ -40,9 +57,9 @@ def changes(rows: list[dict], ax=None):
     ordered = sorted(rows, key=lambda r: -r["delta_percent"]["value"])
     ax = ax or style.figure(0.8 + 0.24 * len(rows))[1]
     for y, row in enumerate(ordered):
-        delta, color = row["delta_percent"], style.color(row["scheme"])
+        delta, (color, marker) = row["delta_percent"], _look(row["scheme"])
         ax.plot([delta["low"], delta["high"]], [y, y], color=color)
-        ax.plot(delta["value"], y, style.marker(row["scheme"]), color=color)
+        ax.plot(delta["value"], y, marker, color=color)
     ax.axvline(0, color=style.BLACK, linewidth=0.8)
     _percent_axis("x", ax, rows)
     ax.set(yticks=range(len(rows)), yticklabels=[r["scheme"] for r in ordered], ylim=(-0.6, len(rows) - 0.4))
@@ -84,17 +101,17 @@ def against_speed(rows: list[dict], metric: str = "decode", ax=None):
     rows = [r for r in rows if r.get(f"{metric}_ratio")]
     for row in rows:
         speed, delta = row[f"{metric}_ratio"], row["delta_percent"]
-        color = style.color(row["scheme"])
+        color, marker = _look(row["scheme"])
         ax.plot([speed["low"], speed["high"]], [delta["value"]] * 2, color=color, linewidth=1)
         ax.plot([speed["median"]] * 2, [delta["low"], delta["high"]], color=color, linewidth=1)
-        ax.plot(speed["median"], delta["value"], style.marker(row["scheme"]), color=color)
+        ax.plot(speed["median"], delta["value"], marker, color=color)
     ax.plot(1, 0, "o", color=style.BLACK)
     ax.axhline(0, color=style.BLACK, linewidth=0.8)
     fastest = max(r[f"{metric}_ratio"]["high"] for r in rows)
-    ax.set(xlabel=f"{metric} speed, times that of fp32", xlim=(0.8, 1.25 * fastest))
+    ax.set(xlabel=f"{metric} speed, times that of fp32", xlim=(0.8, 1.4 * fastest))
     _percent_axis("y", ax, rows)
     points = [(1, 0, "fp32")]
-    points += [(r[f"{metric}_ratio"]["median"], r["delta_percent"]["value"], r["scheme"]) for r in rows]
+    points += [(r[f"{metric}_ratio"]["high"], r["delta_percent"]["value"], r["scheme"]) for r in rows]
     _label_points(ax, points)
     return ax
 
@@ -107,12 +124,12 @@ def _label_points(ax, points: list[tuple]) -> None:
     for x, y, text in sorted(points, key=lambda p: p[1]):
         at = ax.transData.transform((x, y)) / scale
         width = 5.2 * len(text)
-        for shift in (0, 10, -10, 20, -20, 30, -30):
+        for shift in (0, 10, -10, 20, -20, 30, -30) if y else (8, 18):  # clear of the axis at zero
             box = (at[0] + 6, at[1] + shift - 5, at[0] + 6 + width, at[1] + shift + 5)
             if not any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken):
                 break
         taken.append(box)
-        look = {"va": "center", "color": style.color(text), "fontsize": 8.5}
+        look = {"va": "center", "color": _look(text)[0], "fontsize": 8.5}
         ax.annotate(text, (x, y), (6, shift), textcoords="offset points", **look)
 
 
@@ -126,10 +143,11 @@ def grid(rows: list[dict], ax=None):
         cells[sizes.index(row["granularity"]), rules.index(row["rule"])] = row["delta_percent"]["value"]
     largest = max(np.nanmax(cells), 2 * SMALLEST)
     norm = LogNorm(SMALLEST, largest, clip=True) if np.nanmin(cells) > 0 else SymLogNorm(SMALLEST, vmin=0, vmax=largest)
-    ax.imshow(cells, cmap="cividis_r", norm=norm, aspect="auto")
+    colors = colormaps["cividis_r"]
+    ax.imshow(cells, cmap=colors, norm=norm, aspect="auto")
     for (i, j), value in np.ndenumerate(cells):
         if np.isfinite(value):
-            dark = norm(value) > 0.5
+            dark = _luminance(colors(norm(value))) < 0.18  # there white and black text have the same contrast
             text = f"{value:+.{2 if abs(value) < 10 else 0}f}".replace("-", "\N{MINUS SIGN}")
             ax.text(j, i, text, ha="center", va="center", color="white" if dark else "black", fontsize=9)
     ax.set(xticks=range(len(rules)), xticklabels=[RULES[r][0] for r in rules], xlabel="scales allowed")
@@ -137,6 +155,12 @@ def grid(rows: list[dict], ax=None):
     ax.grid(visible=False)
     ax.tick_params(length=0)
     return ax
+
+
+def _luminance(color: tuple) -> float:
+    """Relative luminance of an sRGB colour, 0 to 1 (WCAG 2)."""
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in color[:3]]
+    return float(np.dot((0.2126, 0.7152, 0.0722), linear))
 
 
 def divergence(rows: list[dict], ax=None):
@@ -147,8 +171,9 @@ def divergence(rows: list[dict], ax=None):
         agreed, length = np.array(row["agreed"]), row["new_tokens"]
         n = np.arange(length + 1)
         share = 100 * (agreed[None] >= n[:, None]).mean(1)
-        ax.step(n, share, where="post", color=style.color(row["scheme"]))
-        labels[row["scheme"]] = (length, share[-1], style.color(row["scheme"]))
+        color = _look(row["scheme"])[0]
+        ax.step(n, share, where="post", color=color)
+        labels[row["scheme"]] = (length, share[-1], color)
     ax.set(xlabel="new tokens", ylabel="prompts with fp32's text, %", ylim=(0, 104), xlim=(0, None))
     style.label_lines(ax, labels)
     return ax
