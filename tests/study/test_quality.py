@@ -7,6 +7,7 @@ import pytest
 
 import cachequant
 import helpers
+from cachequant import schemes
 from cachequant.assets.texts import Text
 from cachequant.errors import InputError, ResultError
 from cachequant.study import quality, window_sums
@@ -132,7 +133,15 @@ def test_few_schemes_at_once_give_the_same(model, evaluation, monkeypatch):
     assert steps[-1] == (15, 15)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"identity": {"model": "other"}, "sums": {}}'])
+def test_another_format_of_the_same_name_is_scored_again(model, tmp_path):
+    first = quality.evaluate(model, [schemes.Scheme("mine", schemes.INT8)], TEXT, 20, 20, checkpoint=tmp_path)
+    other = schemes.Scheme("mine", schemes.INT8, schemes.INT8)
+    second = quality.evaluate(model, [other], TEXT, 20, 20, checkpoint=tmp_path)
+    assert first["schemes"]["fp32"] == second["schemes"]["fp32"]
+    assert first["schemes"]["mine"]["kl"] != second["schemes"]["mine"]["kl"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"identity": {"model": "other"}, "formats": {}, "sums": {}}'])
 def test_foreign_checkpoints_are_refused(model, tmp_path, content):
     (tmp_path / window_sums.FILE).write_text(content)
     with pytest.raises(ResultError):

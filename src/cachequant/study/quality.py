@@ -64,7 +64,7 @@ def evaluate(
     sums = WindowSums(checkpoint, {"model": model.sha256, "text": text.sha256, "window": window})
     run = _Run(model, parts, sums, progress, len(chosen) + 1)
     for i in range(0, max(1, len(chosen)), AT_ONCE):
-        run.group(chosen[i : i + AT_ONCE])
+        run.group(chosen[i : i + AT_ONCE], first=i == 0)
     return {
         "model": model.name,
         "sha256": model.sha256,
@@ -84,8 +84,10 @@ class _Run:
         self._hidden: dict[int, np.ndarray] = {}
         self._progress, self._done, self._total = progress, 0, count * len(parts)
 
-    def group(self, group: list[Scheme]) -> None:
+    def group(self, group: list[Scheme], first: bool) -> None:
         """All windows under a few schemes, and under fp32 where that was not done."""
+        for scheme in group:
+            self._sums.expect(scheme.name, repr(scheme))
         models: dict[str, object] = {}
         for w, ids in enumerate(self._parts):
             wanted = [s for s in group if not self._sums.has(s.name, w, len(ids) - 1)]
@@ -97,7 +99,7 @@ class _Run:
             if wanted or baseline:
                 self._window(w, ids, {s.name: models[s.name] for s in wanted})
                 self._sums.save()
-            self._done += len(group) + baseline
+            self._done += len(group) + first
             self._progress(self._done, self._total, f"window {w + 1} of {len(self._parts)}")
 
     def _window(self, w: int, ids: np.ndarray, others: dict) -> None:

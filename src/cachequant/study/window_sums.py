@@ -29,6 +29,7 @@ class WindowSums:
     def __init__(self, folder: Path | None, identity: dict[str, Any]):
         self._file = None if folder is None else Path(folder) / FILE
         self._identity = identity
+        self._formats: dict[str, str] = {}
         self._sums: dict[str, dict[int, dict[str, float]]] = {}
         if self._file is not None and self._file.exists():
             self._read()
@@ -36,7 +37,7 @@ class WindowSums:
     def _read(self) -> None:
         try:
             found = json.loads(self._file.read_text(encoding="utf8"))
-            identity, sums = found["identity"], found["sums"]
+            identity, sums, self._formats = found["identity"], found["sums"], dict(found.get("formats", {}))
             self._sums = {s: {int(w): dict(v) for w, v in windows.items()} for s, windows in sums.items()}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ResultError(f"{self._file.name} is not a file of window sums ({error!r}); delete it") from None
@@ -44,6 +45,12 @@ class WindowSums:
             raise ResultError(
                 f"{self._file.name} holds sums of {identity}, not of {self._identity}; use another folder"
             )
+
+    def expect(self, scheme: str, format: str) -> None:
+        """Forget the sums of a scheme of this name that was another format."""
+        if self._formats.setdefault(scheme, format) != format:
+            self._formats[scheme] = format
+            self._sums.pop(scheme, None)
 
     def has(self, scheme: str, window: int, scored: int) -> bool:
         """Whether this window is done, with this many scored tokens (the last one grows with a longer text)."""
@@ -54,7 +61,7 @@ class WindowSums:
 
     def save(self) -> None:
         if self._file is not None:
-            results.write(self._file, {"identity": self._identity, "sums": self._sums})
+            results.write(self._file, {"identity": self._identity, "formats": self._formats, "sums": self._sums})
 
     def columns(self, scheme: str, windows: int) -> dict[str, list[float]]:
         """{quantity: its sum in windows 0, 1, ...}."""
