@@ -10,58 +10,53 @@ Kernels take plain arrays and check nothing.
 """
 
 import numpy as np
-from numba import carray, njit, prange
+from numba import carray, float64, int64, njit, prange
 
 from cachequant.kernels.ir import exp, fetch_add, fma, pointer
+from cachequant.kernels.lazy import ADDRESSES, STRIDED, VECTOR, compile_once
 from cachequant.kernels.tiles import PAGE, SEGMENT, product, softmax
 
 TILE = 48  # query rows (position, head of the group) that share one pass over the pages
 SERIAL = 1 << 17  # multiply-adds below which waking a second thread costs more than it saves
 WORKERS = 64  # at most so many threads; one that finds no job left returns at once
+NO_PARTS, NO_COUNTERS = np.empty(0, np.float32), np.empty(0, np.int64)
+SIGNATURE = STRIDED, ADDRESSES, int64, int64, int64, float64, STRIDED
 
 
-@njit(cache=True)
+@njit(inline="always")
 def _floats(address, count):
     return carray(pointer(address), (count,), np.float32)
 
 
-@njit(cache=True)
+@njit(inline="always")
 def _micro(left):
-    """Rows of the next register tile: 6, 4, 3, 2 or 1."""
-    return 6 if left >= 6 else 4 if left >= 4 else left
+    """Rows of the next register tile: 6, 3 or 1 (each shape is compiled, so there are few)."""
+    return 6 if left >= 6 else 3 if left >= 3 else 1
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _scores(rows, q, keys, d, s):
     """Scores of `rows` queries, packed [d][rows], against one page."""
     if rows == 6:
         product(6, 2, 1, 6, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
-    elif rows == 4:
-        product(4, 2, 1, 4, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
     elif rows == 3:
         product(3, 4, 1, 3, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
-    elif rows == 2:
-        product(2, 4, 1, 2, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
     else:
         product(1, 4, 1, 1, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _values(rows, p, values, d, o, tokens):
     """Add `tokens` rows of values, weighted by p, to the outputs."""
     if rows == 6:
         product(6, 2, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
-    elif rows == 4:
-        product(4, 2, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
     elif rows == 3:
         product(3, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
-    elif rows == 2:
-        product(2, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
     else:
         product(1, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _segment(q, first, rows, group, segment, pages, keys, values, d, s, o, stats):
     """One segment for `rows` query rows; row r stands at position (first + r) // group and reads nothing after it.
 
@@ -100,7 +95,7 @@ def _segment(q, first, rows, group, segment, pages, keys, values, d, s, o, stats
             r += m
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _fold(o, stats, total, sums, d):
     """Add one row's segment (o, m, l) to its running (total, m, l)."""
     part, whole, o, total = _floats(stats, 2), _floats(sums, 2), _floats(o, d), _floats(total, d)
@@ -116,7 +111,7 @@ def _fold(o, stats, total, sums, d):
             total[i] = fma(o[i], a, total[i])
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _pack(q, stride, head, first, rows, group, start, scale, d, panel):
     """Scale the query rows and lay them out [d][rows of the register tile]."""
     r = 0
@@ -131,7 +126,7 @@ def _pack(q, stride, head, first, rows, group, start, scale, d, panel):
         r += m
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _write(total, sums, out, stride, head, first, rows, group, start, d):
     """Divide by the sums and store the rows where they belong."""
     for r in range(rows):
@@ -142,50 +137,67 @@ def _write(total, sums, out, stride, head, first, rows, group, start, d):
             row[i] = o[i] * weight
 
 
-@njit(cache=True)
-def _worker(q, q_stride, out, out_stride, pages, base, start, tokens, kv_heads, group, d, scale, parts, counters):
-    """Take jobs until none is left. With `parts` a job is one segment of one tile, else all segments of one tile."""
+@njit(error_model="numpy", cache=True, nogil=True)
+def _worker(q, pages, layer, start, kv_heads, scale, out, parts, counters):
+    """Take jobs until none is left. With `parts` a job is one segment of one tile, else all segments of one tile.
+
+    `counters` is shared by the threads: the next job, then how many segments of each tile are done. Without it there is
+    one thread.
+    """
+    tokens, heads, d = q.shape
+    group, threads = heads // kv_heads, counters.size > 0
     every, tiles = tokens * group, (tokens * group + TILE - 1) // TILE
     segments = (start + tokens - 1) // SEGMENT + 1
     split = parts.size > 0
     jobs = kv_heads * tiles * (segments if split else 1)
-    if counters[0] >= jobs:
+    queue, job = np.int64(counters.ctypes.data), -1
+    if threads and counters[0] >= jobs:
         return
-    panel, s = np.empty(TILE * d, np.float32), np.empty(TILE * SEGMENT, np.float32)
-    own = np.empty(0 if split else 2 * TILE * (d + 2), np.float32)
+    scratch = np.empty(TILE * (d + SEGMENT) + (0 if split else 2 * TILE * (d + 2)), np.float32)
+    panel, block = np.int64(scratch.ctypes.data), TILE * (d + 2) * 4
+    s = panel + TILE * d * 4
     while True:
-        job = fetch_add(counters.ctypes.data)
+        job = fetch_add(queue) if threads else job + 1
         if job >= jobs:
             break
         unit, segment = (job // segments, job % segments) if split else (job, 0)
         head, index = unit % kv_heads, tiles - 1 - unit // kv_heads  # the longest first
         rows, first = min(every - index * TILE, TILE), start * group + index * TILE
-        keys = base + head * d * PAGE * 4
+        keys = (layer * 2 * kv_heads + head) * d * PAGE * 4
         values = keys + kv_heads * d * PAGE * 4
-        _pack(q, q_stride, head, first, rows, group, start, scale, d, panel.ctypes.data)
+        _pack(np.int64(q.ctypes.data), q.strides[0], head, first, rows, group, start, np.float32(scale), d, panel)
         last = min(segments, ((first + rows - 1) // group) // SEGMENT + 1)
-        block = TILE * (d + 2) * 4
-        total = parts.ctypes.data + unit * segments * block if split else own.ctypes.data
+        total = np.int64(parts.ctypes.data) + unit * segments * block if split else s + TILE * SEGMENT * 4
         sums = total + TILE * d * 4
         if split:
             o = total + segment * block
             if segment < last:
-                _segment(panel.ctypes.data, first, rows, group, segment, pages, keys, values, d, s.ctypes.data, o,
-                         o + TILE * d * 4)  # fmt: skip
-            if fetch_add(counters.ctypes.data + (1 + unit) * 8) + 1 < segments:
-                continue
+                _segment(panel, first, rows, group, segment, pages, keys, values, d, s, o, o + TILE * d * 4)
+            if fetch_add(queue + (1 + unit) * 8) + 1 < segments:
+                continue  # the thread that finishes the last segment folds them all
         for i in range(last):
             o = total + i * block if split else total + (block if i else 0)
             if not split:
-                _segment(panel.ctypes.data, first, rows, group, i, pages, keys, values, d, s.ctypes.data, o,
-                         o + TILE * d * 4)  # fmt: skip
+                _segment(panel, first, rows, group, i, pages, keys, values, d, s, o, o + TILE * d * 4)
             for r in range(rows if i else 0):
                 if (first + r) // group >= i * SEGMENT:
                     _fold(o + r * d * 4, o + (TILE * d + r * 2) * 4, total + r * d * 4, sums + r * 8, d)
-        _write(total, sums, out, out_stride, head, first, rows, group, start, d)
+        _write(total, sums, np.int64(out.ctypes.data), out.strides[0], head, first, rows, group, start, d)
 
 
-@njit(cache=True, parallel=True)
+@njit(error_model="numpy", cache=True, nogil=True, parallel=True)
+def _attend(q, pages, layer, start, kv_heads, scale, out):
+    tokens, heads, d = q.shape
+    units = kv_heads * ((tokens * (heads // kv_heads) + TILE - 1) // TILE)
+    segments = (start + tokens - 1) // SEGMENT + 1
+    # few tiles, many segments: threads share the context; the result is the same either way
+    split = segments > 1 and units < WORKERS
+    parts = np.empty(units * segments * TILE * (d + 2) if split else 0, np.float32)
+    counters = np.zeros(1 + units, np.int64)
+    for _ in prange(min(units * segments if split else units, WORKERS)):
+        _worker(q, pages, layer, start, kv_heads, scale, out, parts, counters)
+
+
 def attend(q, pages, layer, start, kv_heads, scale, out):
     """Causal attention of a chunk of queries over everything stored before and with them.
 
@@ -198,32 +210,36 @@ def attend(q, pages, layer, start, kv_heads, scale, out):
     start : absolute position of the first query.
     kv_heads : heads of the pages.
     scale : multiplies the scores, usually d ** -0.5.
-    out : (T, heads, d) float32, written.
+    out : (T, heads, d) float32, written; rows may be strided.
     """
     tokens, heads, d = q.shape
-    group = heads // kv_heads
-    base = layer * 2 * kv_heads * d * PAGE * 4
-    tiles = (tokens * group + TILE - 1) // TILE
-    segments = (start + tokens - 1) // SEGMENT + 1
-    units = kv_heads * tiles
-    serial = tokens * (start + tokens) * heads * d < SERIAL
-    # few tiles, many segments: threads share the context; the result is the same either way
-    split = not serial and segments > 1 and units < WORKERS
-    workers = 1 if serial else min(units * segments if split else units, WORKERS)
-    parts = np.empty(units * segments * TILE * (d + 2) if split else 0, np.float32)
-    counters = np.zeros(1 + units, np.int64)
-    factor = np.float32(scale)
-    q_at, q_stride, out_at, out_stride = q.ctypes.data, q.strides[0], out.ctypes.data, out.strides[0]
-    if serial:
-        _worker(q_at, q_stride, out_at, out_stride, pages, base, start, tokens, kv_heads, group, d, factor, parts,
-                counters)  # fmt: skip
+    if tokens * (start + tokens) * heads * d < SERIAL:
+        if not _worker.overloads:
+            compile_once(_worker, *SIGNATURE, VECTOR, ADDRESSES)
+        _worker(q, pages, layer, start, kv_heads, scale, out, NO_PARTS, NO_COUNTERS)
     else:
-        for _ in prange(workers):
-            _worker(q_at, q_stride, out_at, out_stride, pages, base, start, tokens, kv_heads, group, d, factor, parts,
-                    counters)  # fmt: skip
+        if not _attend.overloads:
+            compile_once(_attend, *SIGNATURE)
+        _attend(q, pages, layer, start, kv_heads, scale, out)
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True, nogil=True)
+def _append(k, v, pages, layer, start):
+    tokens, kv_heads, d = k.shape
+    base = layer * 2 * kv_heads * d * PAGE * 4
+    for head in range(kv_heads):
+        for t in range(start, start + tokens):
+            page = pages[t // PAGE] + base
+            keys = _floats(page + head * d * PAGE * 4, d * PAGE)
+            row = _floats(k.ctypes.data + (t - start) * k.strides[0] + head * d * 4, d)
+            for i in range(d):
+                keys[i * PAGE + t % PAGE] = row[i]
+            values = _floats(page + ((kv_heads + head) * PAGE + t % PAGE) * d * 4, d)
+            row = _floats(v.ctypes.data + (t - start) * v.strides[0] + head * d * 4, d)
+            for i in range(d):
+                values[i] = row[i]
+
+
 def append(k, v, pages, layer, start):
     """Write the keys and values of a chunk into its pages.
 
@@ -234,19 +250,6 @@ def append(k, v, pages, layer, start):
     layer : which layer of the pages.
     start : absolute position of the first row.
     """
-    tokens, kv_heads, d = k.shape
-    base = layer * 2 * kv_heads * d * PAGE * 4
-    low = start
-    while low < start + tokens:
-        high = min(low // PAGE * PAGE + PAGE, start + tokens)
-        page = _floats(pages[low // PAGE] + base, 2 * kv_heads * d * PAGE)
-        for head in range(kv_heads):
-            keys, values = page[head * d * PAGE :], page[(kv_heads + head) * d * PAGE :]
-            for t in range(low, high):
-                row = _floats(k.ctypes.data + (t - start) * k.strides[0] + head * d * 4, d)
-                for i in range(d):
-                    keys[i * PAGE + t % PAGE] = row[i]
-                row = _floats(v.ctypes.data + (t - start) * v.strides[0] + head * d * 4, d)
-                for i in range(d):
-                    values[t % PAGE * d + i] = row[i]
-        low = high
+    if not _append.overloads:
+        compile_once(_append, STRIDED, STRIDED, ADDRESSES, int64, int64)
+    _append(k, v, pages, layer, start)

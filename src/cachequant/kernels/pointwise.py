@@ -5,19 +5,20 @@ Kernels take plain arrays and check nothing.
 """
 
 import numpy as np
-from numba import carray, njit, prange
+from numba import carray, int64, njit, prange
 
 from cachequant.kernels.ir import exp, fma, pointer, row_squares, row_sum
+from cachequant.kernels.lazy import MATRIX, STRIDED, compile_once
 
 PARALLEL = 1 << 15  # elements above which a second thread pays
 
 
-@njit(cache=True)
+@njit(inline="always")
 def _floats(address, count):
     return carray(pointer(address), (count,), np.float32)
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _rms_row(x, weight, eps, out):
     n = x.size
     factor = np.float32(1) / np.sqrt(row_squares(x.ctypes.data, n, np.float32(0)) / np.float32(n) + np.float32(eps))
@@ -25,7 +26,7 @@ def _rms_row(x, weight, eps, out):
         out[i] = x[i] * factor * weight[i]
 
 
-@njit(cache=True, parallel=True)
+@njit(error_model="numpy", cache=True, nogil=True, parallel=True)
 def rms_norm(x, weight, eps, out):
     """x / sqrt(mean(x^2) + eps) * weight for each row (Zhang & Sennrich 2019, eq. 4).
 
@@ -43,7 +44,7 @@ def rms_norm(x, weight, eps, out):
             _rms_row(x[t], weight, eps, out[t])
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _layer_row(x, weight, bias, eps, out):
     n = x.size
     mean = row_sum(x.ctypes.data, n) / np.float32(n)
@@ -52,7 +53,7 @@ def _layer_row(x, weight, bias, eps, out):
         out[i] = fma((x[i] - mean) * factor, weight[i], bias[i])
 
 
-@njit(cache=True, parallel=True)
+@njit(error_model="numpy", cache=True, nogil=True, parallel=True)
 def layer_norm(x, weight, bias, eps, out):
     """(x - mean) / sqrt(variance + eps) * weight + bias for each row (Ba et al. 2016, eq. 4).
 
@@ -70,7 +71,7 @@ def layer_norm(x, weight, bias, eps, out):
             _layer_row(x[t], weight, bias, eps, out[t])
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _rope_row(x, cos, sin, heads):
     half = cos.size
     for h in range(heads):
@@ -82,7 +83,12 @@ def _rope_row(x, cos, sin, heads):
             high[i] = fma(b, cos[i], a * sin[i])
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True, nogil=True)
+def _rope(x, cos, sin, start):
+    for t in range(x.shape[0]):
+        _rope_row(np.int64(x.ctypes.data) + t * x.strides[0], cos[start + t], sin[start + t], x.shape[1])
+
+
 def rope(x, cos, sin, start):
     """Rotate queries or keys to their positions, in place (RoFormer, Su et al. 2021, section 3.2; the pairs are
     (i, i + d / 2), as Llama checkpoints on the hub store them).
@@ -93,18 +99,19 @@ def rope(x, cos, sin, start):
     cos, sin : (positions, d / 2) float32.
     start : absolute position of the first row.
     """
-    for t in range(x.shape[0]):
-        _rope_row(x.ctypes.data + t * x.strides[0], cos[start + t], sin[start + t], x.shape[1])
+    if not _rope.overloads:
+        compile_once(_rope, STRIDED, MATRIX, MATRIX, int64)
+    _rope(x, cos, sin, start)
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _silu_row(x, out):
     n = out.size
     for i in range(n):
         out[i] = x[i] / (np.float32(1) + exp(-x[i])) * x[n + i]
 
 
-@njit(cache=True, parallel=True)
+@njit(error_model="numpy", cache=True, nogil=True, parallel=True)
 def silu_mul(gate_up, out):
     """silu(gate) * up, silu(x) = x / (1 + e^-x) (SwiGLU, Shazeer 2020, section 2).
 
@@ -121,7 +128,7 @@ def silu_mul(gate_up, out):
             _silu_row(gate_up[t], out[t])
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _gelu_row(x):
     # tanh(u) = 2 / (1 + e^-2u) - 1, so gelu(x) = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3)
     a, b = np.float32(-2 * 0.7978845608028654), np.float32(-2 * 0.7978845608028654 * 0.044715)
@@ -130,7 +137,7 @@ def _gelu_row(x):
         x[i] = v / (np.float32(1) + exp(v * fma(b, v * v, a)))
 
 
-@njit(cache=True, parallel=True)
+@njit(error_model="numpy", cache=True, nogil=True, parallel=True)
 def gelu_tanh(x):
     """The tanh form of GELU, in place (Hendrycks & Gimpel 2016, section 2).
 

@@ -36,75 +36,81 @@ class TokenScores:
     max_error: np.ndarray | None = None
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _shifted_exp(x, top, out):
     for i in range(x.size):
         out[i] = exp(x[i] - top)
 
 
-@njit(cache=True)
-def _log_sum(x, top, block):
-    """log of the sum of e^x, float64."""
+@njit(error_model="numpy", cache=True)
+def _exp_sum(x, top, out):
+    """Sum of e^(x - top), float64; `out` keeps the terms, or only the last block of them."""
     total = 0.0
     for i in range(0, x.size, BLOCK):
         part = x[i : i + BLOCK]
-        _shifted_exp(part, top, block)
-        total += row_sum(block.ctypes.data, part.size)
-    return np.log(total) + np.float64(top)
+        terms = out[i : i + BLOCK] if out.size >= x.size else out
+        _shifted_exp(part, top, terms)
+        total += row_sum(terms.ctypes.data, part.size)
+    return total
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _first(x, value):
-    """Lowest index of `value`, which is there."""
-    i = 0
-    while x[i] != value and i < x.size - 1:
-        i += 1
-    return i
+    """Lowest index of `value`, the largest of x."""
+    for start in range(0, x.size, BLOCK):
+        part = x[start : start + BLOCK]
+        if row_max(part.ctypes.data, part.size) == value:
+            for i in range(part.size):
+                if part[i] == value:
+                    return start + i
+    return 0
 
 
-@njit(cache=True, parallel=True)
+@njit(error_model="numpy", cache=True, nogil=True, parallel=True)
 def _losses(logits, targets, nll):
     for t in prange(logits.shape[0]):
         x, block = logits[t], np.empty(BLOCK, np.float32)
-        nll[t] = _log_sum(x, row_max(x.ctypes.data, x.size), block) - x[targets[t]]
+        top = row_max(x.ctypes.data, x.size)
+        nll[t] = np.log(_exp_sum(x, top, block)) + np.float64(top) - x[targets[t]]
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _difference(x, y, out):
     for i in range(x.size):
         out[i] = x[i] - y[i]
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _absolute(x, shift, out):
     for i in range(x.size):
         out[i] = abs(x[i] - shift)
 
 
-@njit(cache=True)
-def _weigh(x, weights):
+@njit(error_model="numpy", cache=True)
+def _weigh(x, weights, out):
     for i in range(x.size):
-        weights[i] = weights[i] * x[i]
+        out[i] = weights[i] * x[i]
 
 
-@njit(cache=True)
+@njit(error_model="numpy", cache=True)
 def _compare(x, y, target, out):
     """One row: x the logits, y the reference's."""
-    n, block, delta = x.size, np.empty(BLOCK, np.float32), np.empty(x.size, np.float32)
+    n, block = x.size, np.empty(BLOCK, np.float32)
+    delta, weights = np.empty(n, np.float32), np.empty(n, np.float32)
     top, best = row_max(x.ctypes.data, n), row_max(y.ctypes.data, n)
-    loss, base = _log_sum(x, top, block), _log_sum(y, best, block)
+    mass = _exp_sum(y, best, weights)
+    loss = np.log(_exp_sum(x, top, block)) + np.float64(top)
+    base = np.log(mass) + np.float64(best)
     _difference(x, y, delta)
     shift = 0.0
     for i in range(0, n, BLOCK):
         part = delta[i : i + BLOCK]
         shift += row_sum(part.ctypes.data, part.size)
     shift /= n
-    mass = divergence = raw = centred = largest = 0.0
+    divergence = raw = centred = largest = 0.0
     for i in range(0, n, BLOCK):
         part = delta[i : i + BLOCK]
-        _shifted_exp(y[i : i + BLOCK], best, block)
-        mass += row_sum(block.ctypes.data, part.size)
-        _weigh(part, block)
+        _weigh(part, weights[i : i + BLOCK], block)
         divergence -= row_sum(block.ctypes.data, part.size)
         _absolute(part, np.float32(0), block)
         raw += row_sum(block.ctypes.data, part.size)
@@ -121,7 +127,7 @@ def _compare(x, y, target, out):
     out[4], out[5], out[6] = centred / n, raw / n, largest
 
 
-@njit(cache=True, parallel=True)
+@njit(error_model="numpy", cache=True, nogil=True, parallel=True)
 def _comparisons(logits, targets, reference, out):
     for t in prange(logits.shape[0]):
         _compare(logits[t], reference[t], targets[t], out[t])

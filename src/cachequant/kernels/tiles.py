@@ -53,7 +53,7 @@ def product(typingctx, rows, vectors, a_row, a_k, accumulate, a, b, ldb, c, ldc,
     def codegen(context, builder, signature, args):
         *operands, n = args[5:]
         done = I64(0)
-        for count, lanes in ((vectors_, LANES), (1, LANES), (1, LANES // 2), (1, 1)):
+        for count, lanes in ((vectors_, LANES), (1, LANES), (1, 1)):
             width = I64(count * lanes)
             end = builder.mul(builder.udiv(n, width), width)
             with cgutils.for_range_slice(builder, done, end, width) as (column, _):

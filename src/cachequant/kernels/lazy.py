@@ -1,0 +1,15 @@
+"""Kernels that are compiled once, at their first call, for strided arrays: a contiguous array fits that code as well,
+where Numba by itself would compile everything again for each layout that it meets."""
+
+from numba import float32, int64, types, void
+
+STRIDED = types.Array(float32, 3, "A")  # (tokens, heads, head_dim), a slice of a fused projection
+MATRIX = types.Array(float32, 2, "C")
+VECTOR = types.Array(float32, 1, "C")
+ADDRESSES = types.Array(int64, 1, "C")
+
+
+def compile_once(kernel, *arguments):
+    """Compile for these argument types and for no others. Call it where `kernel.overloads` is empty."""
+    kernel.compile(void(*arguments))
+    kernel.disable_compile()
