@@ -19,6 +19,7 @@
 models: list[str] = ["smollm2-135m", "gpt2-random"]
 arms: list[str] = ["transformers-fp32", "fp32"]
 profiles: list[str] = ["short", "long"]
+max_new: int = 50  # new tokens of a profile are cut to these
 repeats: int = 5
 sweep_prompts: list[int] = [8, 32, 128, 512]  # tokens
 sweep_new: int = 8  # tokens decoded after each prompt of the sweep, the first by the prefill
@@ -27,6 +28,8 @@ machine_repeats: int = 7
 threads: int = 0  # 0: one a physical core
 
 # %%
+from dataclasses import replace
+
 from cachequant.study import machine, results, traffic, workloads
 from cachequant.study.decode_bench import DecodeBench
 from cachequant.study.timing import PRICE
@@ -35,6 +38,8 @@ from cachequant.study.timing import PRICE
 # The two roofs: bytes a second out of memory, and operations a second in one large matrix product.
 
 # %%
+chosen = [workloads.PROFILES[p] for p in profiles]
+work = {w.name: replace(w, new_tokens=min(max_new, w.new_tokens)) for w in chosen}
 roofs = machine.measure(threads or None, machine_repeats)
 {n: round(s["median"], 1) for n, s in (roofs["read_gb_s"] | roofs["gemm_gops"]).items()}
 
@@ -45,7 +50,7 @@ roofs = machine.measure(threads or None, machine_repeats)
 assets, facts, measured, sweep = [], {}, {}, {}
 for name in models:
     with DecodeBench(name, arms, threads or None) as bench:
-        measured[name] = {p: bench.measure(workloads.PROFILES[p], repeats=repeats) for p in profiles}
+        measured[name] = {p: bench.measure(w, repeats=repeats) for p, w in work.items()}
         sweep[name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
         assets.append(bench.asset)
     reads = {scheme: traffic.weight_bytes(assets[-1].config, scheme) for scheme in ("fp32", "int8", "int8+head")}
@@ -64,7 +69,7 @@ results.save(
     {
         "machine": roofs,
         "models": facts,
-        "workloads": {p: workloads.PROFILES[p] for p in profiles},
+        "workloads": work,
         "price": PRICE,
         "profiles": measured,
         "sweep": sweep,

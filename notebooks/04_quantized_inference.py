@@ -19,6 +19,7 @@
 models: list[str] = ["smollm2-135m", "gpt2-random"]
 arms: list[str] = ["transformers-fp32", "torch-int8", "fp32", "bfp8", "int8", "int8+head"]
 profiles: list[str] = ["short", "long"]
+max_new: int = 50  # new tokens of a profile are cut to these
 repeats: int = 5
 half_arms: list[str] = [
     "transformers-fp32",
@@ -34,6 +35,8 @@ machine_repeats: int = 5
 threads: int = 0  # 0: one a physical core
 
 # %%
+from dataclasses import replace
+
 from cachequant.study import machine, results, traffic, workloads
 from cachequant.study.arms import PEERS
 from cachequant.study.decode_bench import DecodeBench
@@ -43,6 +46,8 @@ from cachequant.study.timing import PRICE
 # The roofs of this machine in the same run, because they drift.
 
 # %%
+chosen = [workloads.PROFILES[p] for p in profiles]
+work = {w.name: replace(w, new_tokens=min(max_new, w.new_tokens)) for w in chosen}
 roofs = machine.measure(threads or None, machine_repeats)
 
 # %% [markdown]
@@ -52,7 +57,7 @@ roofs = machine.measure(threads or None, machine_repeats)
 assets, facts, measured, sweep = [], {}, {}, {}
 for name in models:
     with DecodeBench(name, arms, threads or None) as bench:
-        measured[name] = {p: bench.measure(workloads.PROFILES[p], repeats=repeats) for p in profiles}
+        measured[name] = {p: bench.measure(w, repeats=repeats) for p, w in work.items()}
         sweep[name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
         assets.append(bench.asset)
     reads = {a: traffic.weight_bytes(assets[-1].config, a) for a in arms if a not in PEERS}
@@ -65,8 +70,8 @@ for name in models:
 half = {}
 for name in models:
     with DecodeBench(name, half_arms, threads or None) as bench:
-        new = {p: min(half_new, workloads.PROFILES[p].new_tokens) for p in half_profiles}
-        half[name] = {p: bench.measure(workloads.PROFILES[p], new[p], repeats=1) for p in half_profiles}
+        new = {p: min(half_new, w.new_tokens) for p, w in work.items()}
+        half[name] = {p: bench.measure(work[p], new[p], repeats=1) for p in half_profiles}
 
 # %%
 {
@@ -81,7 +86,7 @@ results.save(
     {
         "machine": roofs,
         "models": facts,
-        "workloads": {p: workloads.PROFILES[p] for p in profiles},
+        "workloads": work,
         "price": PRICE,
         "profiles": measured,
         "half": half,
