@@ -1,6 +1,7 @@
 """The hub without a network: what is asked, what is said, and how long it takes."""
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import huggingface_hub
@@ -63,13 +64,21 @@ def test_the_limit_leaves_room_below_ten_seconds():
     assert hub._SECONDS <= 7
 
 
-def test_gpt2_is_pinned_and_only_what_is_needed_is_asked_for(cache, network, tmp_path):
+def test_gpt2_with_other_weights_is_refused(cache, network, tmp_path):
+    network.folder = checkpoint("gpt2", str(tmp_path))
+    network.files = ["config.json", "model.safetensors"]
+    with pytest.raises(AssetError, match="config.json of openai-community/gpt2 has sha256 .* expected 0daed774"):
+        models.resolve("gpt2")
+
+
+def test_gpt2_is_pinned_and_only_what_is_needed_is_asked_for(cache, network, tmp_path, monkeypatch):
+    monkeypatch.setitem(pins.HUB_MODELS, "gpt2", replace(pins.HUB_MODELS["gpt2"], files={}))
     network.folder = checkpoint("gpt2", str(tmp_path))
     network.files = ["config.json", "model.safetensors", "pytorch_model.bin", "tf_model.h5", "tokenizer.json"]
     asset = models.resolve("gpt2")
     assert asset.name == "gpt2"
     assert asset.origin["repository"] == "openai-community/gpt2"
-    assert all(options["revision"] == pins.HUB_MODELS["gpt2"][1] for _, options in network.asked)
+    assert all(options["revision"] == pins.HUB_MODELS["gpt2"].revision for _, options in network.asked)
     patterns = network.asked[-1][1]["allow_patterns"]
     assert "model.safetensors" in patterns and "tokenizer.json" in patterns
     assert not {"pytorch_model.bin", "tf_model.h5"} & set(patterns)

@@ -65,11 +65,13 @@ def resolve(
         )
         raise kind(f"no model {text!r}; allowed: {CHOICES}")
     repository, _, revision = text.partition("@")
-    pinned = pins.HUB_MODELS.get(repository, (repository, None))
-    revision = revision or pinned[1]
-    say(f"looking for {pinned[0]}")
-    folder = hub.model(pinned[0], revision)
-    return _folder(folder, repository, {"repository": pinned[0], "revision": folder.name}, say, progress)
+    pinned = None if revision else pins.HUB_MODELS.get(repository)
+    source, revision = (pinned.repository, pinned.revision) if pinned else (repository, revision or None)
+    say(f"looking for {source}")
+    folder = hub.model(source, revision)
+    for file, sha256 in pinned.files.items() if pinned else ():
+        hashing.require_sha256(hashing.sha256_remembered(folder / file), sha256, f"{file} of {source}")
+    return _folder(folder, repository, {"repository": source, "revision": folder.name}, say, progress)
 
 
 def _embedded(say, progress) -> ModelAsset:

@@ -57,8 +57,27 @@ ENWIKI_TEXTS = {
     "enwiki-calibration": "194a7f0bcbb5052d46fdfc350075fc6aef989de329d560d36b9c26ec2ba38466",
 }
 
-# name: (repository, revision)
-HUB_MODELS = {"gpt2": ("openai-community/gpt2", "607a30d783dfa663caf39e06633721c8d4cfcd7e")}
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model of the hub at one commit, with the sha256 of the files that are read."""
+
+    repository: str
+    revision: str
+    files: dict[str, str]
+
+
+HUB_MODELS = {
+    "gpt2": HubModel(
+        repository="openai-community/gpt2",
+        revision="607a30d783dfa663caf39e06633721c8d4cfcd7e",
+        files={
+            "config.json": "0daed7749b4f02b8f76240d5444551d7b08712dab4d0adb8239c56ba823bb7b4",
+            "model.safetensors": "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707",
+            "tokenizer.json": "8414cab924d8b9b33013f0d221c5862f365ee9be39c5c2bfae8a5a9e970478a6",
+        },
+    )
+}
 
 WIKITEXT_REPOSITORY, WIKITEXT_SUBSET = "Salesforce/wikitext", "wikitext-2-raw-v1"
 WIKITEXT_LICENCE = "CC BY-SA 3.0 and GFDL, Wikipedia contributors"

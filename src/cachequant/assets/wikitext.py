@@ -5,6 +5,7 @@ reassembled: a blank row is `""` there and a space with a newline in the file.
 """
 
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -75,7 +76,9 @@ def _hub_rows(split: str) -> list[str]:
         complete=lambda files: any(Path(file).match(pattern) for file in files),
         choices=_CHOICES,
     )
-    import pyarrow.parquet
+    import datasets
 
-    pieces = [pyarrow.parquet.read_table(file, columns=["text"]) for file in sorted(folder.glob(pattern))]
-    return [row for piece in pieces for row in piece.column("text").to_pylist()]
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory() as scratch:  # the rows are kept as one checked file, not in the datasets cache
+        table = datasets.Dataset.from_parquet(sorted(map(str, folder.glob(pattern))), cache_dir=scratch)
+        return list(table["text"])

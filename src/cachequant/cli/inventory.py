@@ -13,12 +13,13 @@ def models() -> list[dict[str, Any]]:
     """{name, found, state} of every model with a name of its own."""
     converted = store.place(pins.SMOLLM2.sha256).is_dir()
     embedded = converted or wheels.cached(pins.SMOLLM2) is not None
-    repository, revision = pins.HUB_MODELS["gpt2"]
-    gpt2 = _in_hub_cache(repository, revision)
+    pinned = pins.HUB_MODELS["gpt2"]
+    gpt2 = _in_hub_cache(pinned.repository, pinned.revision)
     made = store.place(random.identity(random.GPT2_SMALL, seed=0)).is_dir()
+    hub = f"needs the Hugging Face hub ({pinned.repository}), or a folder with it"
     return [
         _item(named.DEFAULT, embedded, "converted" if converted else "not converted yet", _by_pip(pins.SMOLLM2)),
-        _item("gpt2", gpt2, "in the hub cache", f"needs the Hugging Face hub ({repository}), or a folder with it"),
+        _item("gpt2", gpt2, "in the hub cache", hub),
         _item(named.RANDOM, made, "made; random weights, for speed only", "made at first use; for speed only"),
     ]
 
