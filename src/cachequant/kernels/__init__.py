@@ -14,6 +14,7 @@ import platformdirs
 
 from cachequant.kernels import cpu
 
+_threads = 1  # Numba's own count is per Python thread, and asking for it takes 2 us
 SPINS = "10000"  # about 0.3 ms of waiting: longer than the gaps within a token, soon asleep after the last one
 
 
@@ -31,11 +32,13 @@ def set_threads(n: int | None = None) -> int:
 
     Numba's first call would also reset torch's thread count (both share OpenMP's); it is put back.
     """
+    global _threads
     torch = sys.modules.get("torch")
     before = torch.get_num_threads() if torch else None
     n = cpu.physical_cores() if n is None else n
     n = max(1, min(n, numba.config.NUMBA_NUM_THREADS))
     numba.set_num_threads(n)
+    _threads = n
     if torch:
         torch.set_num_threads(before)
     return n
@@ -43,7 +46,7 @@ def set_threads(n: int | None = None) -> int:
 
 def get_threads() -> int:
     """Threads that the kernels use."""
-    return numba.get_num_threads()
+    return _threads
 
 
 def _configure() -> None:

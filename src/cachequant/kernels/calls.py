@@ -6,19 +6,20 @@ from numba.extending import intrinsic
 
 from cachequant.kernels.micro import POINTER
 
-address, integer, real = types.CPointer(types.int8), types.int64, types.float32
-_LLVM = {address: POINTER, integer: ir.IntType(64), real: ir.FloatType(), types.int32: ir.IntType(32)}
+integer, real = types.int64, types.float32
+address = "address"
 
 
-def _call(takes, returns=types.void):
+def _call(takes):
     def codegen(context, builder, signature, args):
-        result = ir.VoidType() if returns == types.void else _LLVM[returns]
-        function = builder.inttoptr(args[0], ir.FunctionType(result, [_LLVM[t] for t in takes]).as_pointer())
-        ready = [builder.inttoptr(a, POINTER) if t is address else a for a, t in zip(args[1:], takes, strict=True)]
-        value = builder.call(function, ready)
-        return context.get_dummy_value() if returns == types.void else value
+        kinds = [POINTER if t is address else ir.IntType(64) for t in takes]
+        function = builder.inttoptr(args[0], ir.FunctionType(ir.VoidType(), kinds).as_pointer())
+        builder.call(
+            function, [builder.inttoptr(a, t) if t is POINTER else a for a, t in zip(args[1:], kinds, strict=True)]
+        )
+        return context.get_dummy_value()
 
-    return returns(integer, *[integer if t is address else t for t in takes]), codegen
+    return types.void(integer, *[integer] * len(takes)), codegen
 
 
 _TILE = [integer, address, address, integer, address, integer, address, address, integer]
@@ -37,15 +38,15 @@ def blocks(typingctx, function, rows, a, b, count, c, ldc, x_steps, w_steps, mod
 
 
 @intrinsic
-def largest(typingctx, function, x, count):
+def largest(typingctx, function, x, count, block, tops):
     """`rowops.largest`."""
-    return _call([address, integer], real)
+    return _call([address, integer, integer, address])
 
 
 @intrinsic
-def encode(typingctx, function, x, count, inverse, codes):
+def encode(typingctx, function, x, count, block, inverses, codes, sums):
     """`rowops.encode`."""
-    return _call([address, integer, real, address], types.int32)
+    return _call([address, integer, integer, address, address, address])
 
 
 @intrinsic

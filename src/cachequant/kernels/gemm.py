@@ -169,7 +169,11 @@ def _codes(table, threads, x, x_block, rule, tensor, block, w, w_steps, kind, w_
     (m, k), n = x.shape, out.shape[1]
     units = np.empty(m * -(-k // table[GROUP]), np.int32)
     steps = np.empty(m * -(-k // block) * (1 + table[UNSIGNED]), np.float32)
-    shared = largest(table[LARGEST], x.ctypes.data, m * k) if tensor else np.float32(-1)
+    top = np.empty(1, np.float32)
+    top[0] = -1
+    if tensor:
+        largest(table[LARGEST], x.ctypes.data, m * k, m * k, top.ctypes.data)
+    shared = top[0]
     tiles = -(-m // table[ROWS])
     counter = np.empty(1, np.int64)
     counter[0] = 0
@@ -308,13 +312,21 @@ def matmul(
         return out
     bias = _NONE1 if bias is None else np.ascontiguousarray(bias, np.float32)
     residual = _NONE2 if residual is None else np.ascontiguousarray(residual, np.float32)
-    table, threads = native.table(w.kernel_set), get_threads()
+    call = w.call
+    if call[0] is not activation:
+        call = w.call = _bind(w, activation)
+    _, function, table, numbers = call
+    function(table, get_threads(), x, *numbers, bias, residual, out)
+    return out
+
+
+def _bind(w: PackedMatrix, activation: Quantizer | None):
+    """The compiled function for inputs in that format, and what it takes besides arrays: found once per matrix."""
     weights = w.address, w.scale_address, w.scale_kind, w.block
+    table = native.table(w.kernel_set)
     if activation is None:
-        _compiled(_floats)(table, threads, x, *weights, w.kind == "codes", bias, residual, out)
-        return out
-    x_block, rule = activation.block(w.k), rule_of(activation)
+        return activation, _compiled(_floats), table, (*weights, w.kind == "codes")
+    x_block = activation.block(w.k)
     tensor = activation.granularity == Tensor()
     block = min(x_block, w.block, LONGEST)
-    _compiled(_codes)(table, threads, x, x_block, rule, tensor, block, *weights, bias, residual, out)
-    return out
+    return activation, _compiled(_codes), table, (x_block, rule_of(activation), tensor, block, *weights)

@@ -30,9 +30,10 @@ class PackedMatrix:
     block: int
     kind: str
     kernel_set: simd.KernelSet
-    address: int = field(init=False)
-    scale_address: int = field(init=False, default=0)
-    scale_kind: int = field(init=False, default=FLOAT)
+    address: int = field(init=False, repr=False)
+    scale_address: int = field(init=False, repr=False, default=0)
+    scale_kind: int = field(init=False, repr=False, default=FLOAT)
+    call: tuple = field(init=False, repr=False, default=(...,))  # how `gemm.matmul` called its kernel last
 
     def __post_init__(self):
         self.address = self.values.ctypes.data

@@ -48,6 +48,26 @@ def step_and_inverse(a, rule):
 
 
 @njit(cache=True, error_model="numpy")
+def _steps_and_inverses(tops, count, rule, steps, inverses):
+    """`step_and_inverse` of many groups; the common rules as loops that LLVM vectorizes."""
+    most = np.float32(127)
+    if rule == EXACT:
+        for b in range(count):
+            zero = tops[b] < TINY
+            steps[b] = np.float32(0) if zero else tops[b] / most
+            inverses[b] = np.float32(0) if zero else most / tops[b]
+    elif rule == 1:
+        for b in range(count):  # up to the next power of two: carry any mantissa into the exponent
+            bits = min((bits_of_float(tops[b]) + 0x7FFFFF) & 0x7F800000, 254 << 23)
+            zero, scale = tops[b] < TINY, float_of_bits(bits)
+            steps[b] = np.float32(0) if zero else scale / most
+            inverses[b] = np.float32(0) if zero else most / scale
+    else:
+        for b in range(count):
+            steps[b], inverses[b] = step_and_inverse(tops[b], rule)
+
+
+@njit(cache=True, error_model="numpy")
 def quantize_tile(table, x, rows, k, block, part, rule, shared, units, first_unit, steps, first_step):
     """Quantize `rows` rows of `k` floats at address `x` into one tile.
 
@@ -60,28 +80,27 @@ def quantize_tile(table, x, rows, k, block, part, rule, shared, units, first_uni
         [row] int32 start values.
     """
     group, unsigned = table[GROUP], table[UNSIGNED]
-    groups, size = -(-k // group), 4 // group
-    record = rows * (1 + unsigned)
+    groups, count, records = -(-k // group), -(-k // block), -(-k // part)
     starts = steps.view(np.int32)
-    line = np.empty(groups if rows > 1 else 0, np.int32)
-    codes = line.ctypes.data if rows > 1 else units.ctypes.data + 4 * first_unit
+    own, inverses, tops = np.empty(records, np.float32), np.empty(records, np.float32), np.empty(records, np.float32)
+    sums = np.empty(records, np.int32)
+    line = np.empty(groups, np.int32)
     for r in range(rows):
-        if rows > 1:
-            line[groups - 1] = 0  # k may end within a group
+        if shared < 0:
+            largest(table[LARGEST], x, k, block, tops.ctypes.data)
         else:
-            units[first_unit + groups - 1] = 0
-        place = first_step + r
-        for start in range(0, k, block):
-            end = min(start + block, k)
-            a = largest(table[LARGEST], x + 4 * start, end - start) if shared < 0 else shared
-            step, inverse = step_and_inverse(a, rule)
-            for at in range(start, end, part):
-                total = encode(table[ENCODE], x + 4 * at, min(part, end - at), inverse, codes + size * at)
-                steps[place] = step
-                if unsigned:
-                    starts[place + rows] = -128 * total
-                place += record
-        if rows > 1:
-            for g in range(groups):
-                units[first_unit + g * rows + r] = line[g]
+            tops[:count] = shared
+        _steps_and_inverses(tops, count, rule, own, inverses)
+        if records > count:
+            for i in range(records - 1, -1, -1):  # backwards: a step moves to places at or after its own
+                own[i], inverses[i] = own[i * part // block], inverses[i * part // block]
+        line[groups - 1] = 0  # k may end within a group
+        encode(table[ENCODE], x, k, part, inverses.ctypes.data, line.ctypes.data, sums.ctypes.data)
+        for i in range(records):
+            place = first_step + i * rows * (1 + unsigned) + r
+            steps[place] = own[i]
+            if unsigned:
+                starts[place + rows] = -128 * sums[i]
+        for g in range(groups):
+            units[first_unit + g * rows + r] = line[g]
         x += 4 * k

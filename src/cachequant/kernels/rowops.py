@@ -36,56 +36,83 @@ def write(builder, value, base, index, size):
     builder.store(value, place).align = 1
 
 
-def vectors_then_rest(builder, count, carried, body):
-    """`body(index, lanes, carried)` over whole vectors; returns the carried vectors and where the rest begins."""
-    turns = builder.sdiv(count, I64(LANES))
-    carried = counted(builder, turns, carried, lambda i, now: body(builder.mul(i, I64(LANES)), LANES, now))
-    return carried, builder.mul(turns, I64(LANES))
-
-
 def fold(builder, vector, combine):
-    lanes = [builder.extract_element(vector, I32(i)) for i in range(vector.type.count)]
-    while len(lanes) > 1:
-        lanes = [combine(a, b) for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
-    return lanes[0]
+    """All lanes combined into one, by halves; the order must not matter."""
+    while vector.type.count > 1:
+        lanes = vector.type.count // 2
+        low, high = (
+            builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(I32, lanes), list(range(i, i + lanes))))
+            for i in (0, lanes)
+        )
+        vector = combine(low, high)
+    return builder.extract_element(vector, I32(0))
+
+
+def each_block(builder, count, block, body):
+    """`body(index, start, size)` over blocks of `count` values; the last one may be shorter."""
+
+    def one(index, now):
+        start = builder.mul(index, block)
+        left = builder.sub(count, start)
+        body(index, start, builder.select(builder.icmp_signed("<", left, block), left, block))
+        return now
+
+    counted(builder, builder.sdiv(builder.add(count, builder.sub(block, I64(1))), block), [], one)
+
+
+def reduce_block(builder, start, size, body, combine):
+    """Fold int32 `body(place, lanes)` over `size` values from `start`: whole vectors, then the rest one by one."""
+
+    def over(first, lanes):
+        def step(index, now):
+            place = builder.add(first, builder.mul(index, I64(lanes)))
+            return [combine(now[0], body(place, lanes))]
+
+        return step
+
+    turns = builder.sdiv(size, I64(LANES))
+    (total,) = counted(builder, turns, [ir.Constant(like(I32, LANES), [0] * LANES)], over(start, LANES))
+    done = builder.mul(turns, I64(LANES))
+    rest = over(builder.add(start, done), 1)
+    (total,) = counted(builder, builder.sub(size, done), [fold(builder, total, combine)], rest)
+    return total
 
 
 def largest(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
-    """float (x, count): the largest magnitude; 0 if count is 0. Compared as integers, which order like magnitudes."""
-    function, builder = entry(module, "largest", F32, [POINTER, I64])
-    x, count = function.args
+    """void (x, count, block, tops): largest magnitude of every block, compared as integers, which order alike."""
+    function, builder = entry(module, "largest", ir.VoidType(), [POINTER, I64, I64, POINTER])
+    x, count, block, tops = function.args
 
-    def body(start, lanes):
-        def step(index, now):
-            value = read(builder, x, builder.add(start, index), 4, like(I32, lanes))
-            return [bigger(builder.and_(value, constant(0x7FFFFFFF, value)), now[0])]
-
-        return step
+    def magnitude(place, lanes):
+        value = read(builder, x, place, 4, like(I32, lanes))
+        return builder.and_(value, constant(0x7FFFFFFF, value))
 
     def bigger(a, b):
         return builder.select(builder.icmp_signed(">", a, b), a, b)
 
-    zero = ir.Constant(like(I32, LANES), [0] * LANES)
-    (top,), done = vectors_then_rest(builder, count, [zero], lambda i, lanes, now: body(I64(0), lanes)(i, now))
-    top = fold(builder, top, bigger)
-    (top,) = counted(builder, builder.sub(count, done), [top], body(done, 1))
-    builder.ret(builder.bitcast(top, F32))
+    def one(index, start, size):
+        write(builder, reduce_block(builder, start, size, magnitude, bigger), tops, index, 4)
+
+    each_block(builder, count, block, one)
+    builder.ret_void()
     return function
 
 
 def encode(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
-    """i32 (x, count, inverse, codes): codes = clip(rint(x * inverse)); returns their sum.
+    """void (x, count, block, inverses, codes, sums): codes = clip(rint(x * inverse of the block)), and their sums.
 
     Codes are as wide as the set's inputs: int16 for groups of 2, int8 for groups of 4.
     """
-    function, builder = entry(module, "encode", I32, [POINTER, I64, F32, POINTER])
-    x, count, inverse, codes = function.args
-    size = 4 // kernel_set.group
+    takes = [POINTER, I64, I64, POINTER, POINTER, POINTER]
+    function, builder = entry(module, "encode", ir.VoidType(), takes)
+    x, count, block, inverses, codes, sums = function.args
+    size_of_code = 4 // kernel_set.group
 
-    def body(start, lanes):
-        def step(index, now):
-            at = builder.add(start, index)
-            value = read(builder, x, at, 4, like(F32, lanes))
+    def one(index, start, size):
+        inverse = read(builder, inverses, index, 4, F32)
+
+        def code_of(place, lanes):
+            value = read(builder, x, place, 4, like(F32, lanes))
             scale = splat(builder, inverse, lanes) if lanes > 1 else inverse
             value = builder.fadd(builder.fmul(value, scale), constant(ROUND, value))
             code = builder.bitcast(value, like(I32, lanes))
@@ -93,16 +120,14 @@ def encode(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
             for limit, order in ((127, "<"), (-127, ">")):
                 bound = constant(limit, code)
                 code = builder.select(builder.icmp_signed(order, code, bound), code, bound)
-            write(builder, builder.trunc(code, like(ir.IntType(8 * size), lanes)), codes, at, size)
-            return [builder.add(now[0], code)]
+            narrow = builder.trunc(code, like(ir.IntType(8 * size_of_code), lanes))
+            write(builder, narrow, codes, place, size_of_code)
+            return code
 
-        return step
+        write(builder, reduce_block(builder, start, size, code_of, builder.add), sums, index, 4)
 
-    zero = ir.Constant(like(I32, LANES), [0] * LANES)
-    (total,), done = vectors_then_rest(builder, count, [zero], lambda i, lanes, now: body(I64(0), lanes)(i, now))
-    total = fold(builder, total, builder.add)
-    (total,) = counted(builder, builder.sub(count, done), [total], body(done, 1))
-    builder.ret(total)
+    each_block(builder, count, block, one)
+    builder.ret_void()
     return function
 
 
