@@ -39,7 +39,7 @@ def test_everything_passes(folders, name):
     names = [c.name for c in report.checks]
     assert len(names) == len(set(names))
     wanted = {"parity with transformers", "greedy tokens", "chunking int8", "threads bfp8", "chunking int8+head"}
-    wanted |= {"chunking row-pow2 (2 layers)", "threads block16-snap8 (2 layers)", "round trip block32-exact-fp16"}
+    wanted |= {"chunking row-snap4 (2 layers)", "threads block16-snap8 (2 layers)", "round trip block32-exact-fp16"}
     assert wanted - set(names) == set()
     assert not any("tensor-exact" in n or n.endswith("int8-tensor") for n in names if not n.startswith("round trip"))
     assert [done for done, _, _ in seen] == list(range(seen[0][1]))
