@@ -106,31 +106,38 @@ def against_speed(rows: list[dict], metric: str = "decode", ax=None):
         ax.plot([speed["median"]] * 2, [delta["low"], delta["high"]], color=color, linewidth=1)
         ax.plot(speed["median"], delta["value"], marker, color=color)
     ax.plot(1, 0, "o", color=style.BLACK)
-    ax.axhline(0, color=style.BLACK, linewidth=0.8)
     fastest = max(r[f"{metric}_ratio"]["high"] for r in rows)
     ax.set(xlabel=f"{metric} speed, times that of fp32", xlim=(0.8, 1.4 * fastest))
     _percent_axis("y", ax, rows)
-    points = [(1, 0, "fp32")]
-    points += [(r[f"{metric}_ratio"]["high"], r["delta_percent"]["value"], r["scheme"]) for r in rows]
+    speeds = [(r[f"{metric}_ratio"], r) for r in rows]
+    points = [(v["low"], v["high"], r["delta_percent"]["value"], r["scheme"]) for v, r in speeds]
+    points += [(1, 1, 0, "fp32")]
     _label_points(ax, points)
     return ax
 
 
 def _label_points(ax, points: list[tuple]) -> None:
-    """Write names beside points, moved up or down where they would overlap one written before."""
+    """Write names beside points, at the first place around each that neither a point nor another name takes.
+
+    Parameters
+    ----------
+    points : (x left, x right, y, name): the ends of the point's horizontal bar.
+    """
     figure = ax.get_figure()
     figure.canvas.draw()
-    scale, taken = figure.dpi / 72, []
-    for x, y, text in sorted(points, key=lambda p: p[1]):
-        at = ax.transData.transform((x, y)) / scale
-        width = 5.2 * len(text)
-        for shift in (0, 10, -10, 20, -20, 30, -30) if y else (8, 18):  # clear of the axis at zero
-            box = (at[0] + 6, at[1] + shift - 5, at[0] + 6 + width, at[1] + shift + 5)
-            if not any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken):
+    scale = figure.dpi / 72  # pixels a point
+    ends = [[ax.transData.transform((x, y)) / scale for x in (left, right)] for left, right, y, _ in points]
+    taken = [(a[0] - 3, a[1] - 4, b[0] + 3, a[1] + 4) for a, b in ends]
+    for (left, right, y, text), (a, b) in sorted(zip(points, ends, strict=True), key=lambda p: p[0][2]):
+        width = 5.0 * len(text)
+        for side, shift in ((1, 0), (-1, 0), (1, 9), (-1, 9), (1, -9), (-1, -9), (1, 18), (-1, 18), (1, -18)):
+            x = b[0] + 6 if side > 0 else a[0] - 6 - width
+            box = (x, a[1] + shift - 5, x + width, a[1] + shift + 5)
+            if not any(box[0] < t[2] and t[0] < box[2] and box[1] < t[3] and t[1] < box[3] for t in taken):
                 break
         taken.append(box)
-        look = {"va": "center", "color": _look(text)[0], "fontsize": 8.5}
-        ax.annotate(text, (x, y), (6, shift), textcoords="offset points", **look)
+        place = {"ha": "left" if side > 0 else "right", "va": "center", "color": _look(text)[0], "fontsize": 8.5}
+        ax.annotate(text, (right if side > 0 else left, y), (6 * side, shift), textcoords="offset points", **place)
 
 
 def grid(rows: list[dict], ax=None):
