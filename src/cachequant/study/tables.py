@@ -116,12 +116,13 @@ def table(
 
 
 def facts(name: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[Any]], form: str = "") -> Table:
-    """A numbered table of plain rows, first column to the left, whose caption is left as it is.
+    """A numbered table of plain rows, whose caption is left as it is; columns with text in them stand to the left.
 
     For what no single result measured, such as definitions or an overview of all results.
     """
     body = [[value(cell, form) for cell in row] for row in rows]
-    return _record(Table(name, caption, list(head), [":--", *["--:"] * (len(head) - 1)], body))
+    texts = [any(isinstance(row[i], str) for row in rows) for i in range(len(head))]
+    return _record(Table(name, caption, list(head), [":--" if text else "--:" for text in texts], body))
 
 
 def value(item: Any, form: str = "") -> str:
