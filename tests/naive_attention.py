@@ -1,4 +1,4 @@
-"""Slow, obvious float64 truth for attention, for the pointwise kernels and for token scores."""
+"""Slow, obvious float64 truth for attention, and the page layout taken apart with NumPy."""
 
 import numpy as np
 

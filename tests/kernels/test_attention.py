@@ -1,12 +1,13 @@
 """Attention over pages: the truth in float64, and the same bits whatever the chunk, the tile and the threads."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numba
 import numpy as np
 import pytest
 
-from cachequant.kernels import attention
-
 import naive_attention as naive
+from cachequant.kernels import attention
 
 LAYERS, LAYER = 2, 1
 
@@ -152,3 +153,17 @@ def test_strided_rows():
     a.append(k, v)
     b.append(k.copy(), v.copy())
     assert a.attend(q, 0).tobytes() == b.attend(q.copy(), 0).tobytes()
+
+
+def test_concurrent_calls():
+    """Two sessions that decode at the same time in threads of their own."""
+    q, k, v = random(700, 6, 2, 32)
+    pages = Pages(700, 2, 32)
+    pages.append(k, v)
+    alone = [pages.attend(q[t : t + 1], t).tobytes() for t in range(500, 700)]
+
+    def decode(_):
+        return [pages.attend(q[t : t + 1], t).tobytes() for t in range(500, 700)]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(got == alone for got in threads.map(decode, range(4)))

@@ -10,7 +10,7 @@ Kernels take plain arrays and check nothing.
 """
 
 import numpy as np
-from numba import carray, float64, int64, njit, prange
+from numba import carray, float64, get_num_threads, int64, njit, prange
 
 from cachequant.kernels.ir import exp, fetch_add, fma, pointer
 from cachequant.kernels.lazy import ADDRESSES, STRIDED, VECTOR, compile_once
@@ -18,7 +18,6 @@ from cachequant.kernels.tiles import PAGE, SEGMENT, product, softmax
 
 TILE = 48  # query rows (position, head of the group) that share one pass over the pages
 SERIAL = 1 << 17  # multiply-adds below which waking a second thread costs more than it saves
-WORKERS = 64  # at most so many threads; one that finds no job left returns at once
 NO_PARTS, NO_COUNTERS = np.empty(0, np.float32), np.empty(0, np.int64)
 SIGNATURE = STRIDED, ADDRESSES, int64, int64, int64, float64, STRIDED
 
@@ -186,15 +185,15 @@ def _worker(q, pages, layer, start, kv_heads, scale, out, parts, counters):
 
 
 @njit(error_model="numpy", cache=True, nogil=True, parallel=True)
-def _attend(q, pages, layer, start, kv_heads, scale, out):
+def _attend(q, pages, layer, start, kv_heads, scale, out, threads):
     tokens, heads, d = q.shape
     units = kv_heads * ((tokens * (heads // kv_heads) + TILE - 1) // TILE)
     segments = (start + tokens - 1) // SEGMENT + 1
     # few tiles, many segments: threads share the context; the result is the same either way
-    split = segments > 1 and units < WORKERS
+    split = segments > 1 and units < 4 * threads
     parts = np.empty(units * segments * TILE * (d + 2) if split else 0, np.float32)
     counters = np.zeros(1 + units, np.int64)
-    for _ in prange(min(units * segments if split else units, WORKERS)):
+    for _ in prange(threads):
         _worker(q, pages, layer, start, kv_heads, scale, out, parts, counters)
 
 
@@ -219,8 +218,8 @@ def attend(q, pages, layer, start, kv_heads, scale, out):
         _worker(q, pages, layer, start, kv_heads, scale, out, NO_PARTS, NO_COUNTERS)
     else:
         if not _attend.overloads:
-            compile_once(_attend, *SIGNATURE)
-        _attend(q, pages, layer, start, kv_heads, scale, out)
+            compile_once(_attend, *SIGNATURE, int64)
+        _attend(q, pages, layer, start, kv_heads, scale, out, get_num_threads())
 
 
 @njit(error_model="numpy", cache=True, nogil=True)
