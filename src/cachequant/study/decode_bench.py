@@ -58,7 +58,8 @@ class DecodeBench:
         The object of `comparison.assemble`: metrics `prefill_tok_s` and `decode_tok_s` (without the first token), and
         without ratios `latency_mean_ms`, `latency_p50_ms`, `latency_p90_ms`, `wall_seconds`, `cost_per_thousand`; also
         `partial` {arm: what was cut short}, `runs` {arm: [{prefill_seconds, token_seconds, ids, complete}]} and
-        `facts` {arm: {weight_bytes, seconds (to load), rss_bytes, peak_rss_bytes}}.
+        `facts` {arm: {weight_bytes, from_memory, seconds (to load), rss_bytes, peak_rss_bytes}}; with `from_memory`
+        the weights are at least twice the last-level cache, so that every decoded token reads them from memory.
         """
         ids, new = self._workload(prompt, new)
         if repeats < 1:
@@ -68,8 +69,7 @@ class DecodeBench:
         load = provenance.load()
         self._warm_up(ids, new)
         runs, partial = self._rounds(ids, new, repeats)
-        for name, worker in ((n, self._crew.ask(n, "memory")) for n in self._crew.names):
-            self._crew.facts[name].update(worker or {})
+        facts = {name: self._facts(name) for name in self._crew.names}
         return comparison.assemble(
             {name: _metrics(found, len(ids)) for name, found in runs.items()},
             COMPARED,
@@ -85,7 +85,7 @@ class DecodeBench:
             },
             partial=partial,
             runs={name: [_kept(run) for run in found] for name, found in runs.items()},
-            facts=self._crew.facts,
+            facts=facts,
         )
 
     def _workload(self, prompt: int | Workload, new: int | None) -> tuple[list[int], int]:
@@ -113,6 +113,11 @@ class DecodeBench:
             {name: arm.settle_seconds for name, arm in self._arms.items()},
             self._progress,
         )
+
+    def _facts(self, name: str) -> dict:
+        facts = self._crew.facts[name]
+        memory = self._crew.ask(name, "memory") or {}
+        return {**facts, **memory, "from_memory": facts["weight_bytes"] >= 2 * self._llc}
 
     def _warm_up(self, ids: list[int], new: int) -> None:
         for i, name in enumerate(self._crew.names):

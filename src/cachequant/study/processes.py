@@ -15,7 +15,7 @@ QUIET = {"TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_V
 # them sleep at once doubled the time of a small parallel region (14 to 31 us on 2 cores), so the parent waits instead.
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-OPEN_SECONDS, ASK_SECONDS = 300.0, 300.0
+OPEN_SECONDS, ASK_SECONDS = 900.0, 900.0  # the first use of a kernel compiles it
 
 
 class WorkerError(CachequantError):
