@@ -1,5 +1,6 @@
 """`cachequant cache`: what lies in the cache folder; all of it can be made again."""
 
+from json import loads as parse
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,12 +49,25 @@ def clear(kind: Annotated[list[str] | None, typer.Option(help=KIND)] = None, jso
 def _describe(root: Path, entries: list) -> dict[str, Any]:
     return {
         "folder": str(root),
-        "entries": [{"kind": e.kind, "name": e.name, "bytes": e.bytes} for e in entries],
+        "entries": [{"kind": e.kind, "name": e.name, "bytes": e.bytes, "model": _model(e.path)} for e in entries],
         "bytes": sum(e.bytes for e in entries),
     }
 
 
+def _model(folder: Path) -> str | None:
+    """Name of a converted model, None for anything else."""
+    try:
+        return parse((folder / "source.json").read_text(encoding="utf8"))["name"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
 def _print(found: dict[str, Any]) -> None:
-    rows = [[e["kind"], e["name"], output.size(e["bytes"])] for e in found["entries"]]
+    rows, notes = [], [e for e in found["entries"] if e["kind"] == "hashes"]
+    for entry in found["entries"]:
+        if entry not in notes:
+            rows.append([entry["kind"], entry["model"] or entry["name"], output.size(entry["bytes"])])
+    if notes:
+        rows.append(["hashes", f"of {len(notes)} files", output.size(sum(e["bytes"] for e in notes))])
     rows.append(["total", "", output.size(found["bytes"])])
     output.table(found["folder"], ["kind", "name", "size"], rows, words=(0, 1))
