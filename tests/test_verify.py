@@ -9,7 +9,6 @@ from cachequant import verify
 from cachequant.decoder.forward import Decoder
 from cachequant.errors import InputError
 from cachequant.kv.session import Session
-
 from helpers import checkpoint
 
 

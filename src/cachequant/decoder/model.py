@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from cachequant.kv.pages import PagePool
 
 from cachequant import schemes
 from cachequant.assets import models
@@ -14,6 +13,7 @@ from cachequant.decoder.forward import Decoder
 from cachequant.decoder.sampling import Sampler
 from cachequant.errors import InputError
 from cachequant.kernels import set_threads
+from cachequant.kv.pages import PagePool
 from cachequant.kv.session import Session, check_ids
 from cachequant.schemes import Scheme
 

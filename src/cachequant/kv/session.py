@@ -1,10 +1,10 @@
 """A session: token ids, and the page table that holds their keys and values."""
 
 import numpy as np
-from cachequant.kv.pages import PAGE, PagePool
 
 from cachequant.decoder.forward import Decoder
 from cachequant.errors import InputError
+from cachequant.kv.pages import PAGE, PagePool
 
 LOGITS = ("last", "all", "hidden", "none")
 
