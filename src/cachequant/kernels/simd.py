@@ -1,7 +1,7 @@
 """Kernel sets: one description per family of instructions, chosen by what the CPU has."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cachequant.errors import InputError
 from cachequant.kernels import cpu
@@ -18,6 +18,7 @@ class KernelSet:
     lanes : 32-bit lanes of one vector.
     rows : rows of the largest register tile.
     unsigned : weights are stored plus 128, and each row starts at -128 times the sum of its input codes.
+    instruction : LLVM's name of the multiplying instruction; empty for plain vector operations with the same results.
     needs : features (as LLVM names them) without which the set does not run.
     """
 
@@ -26,16 +27,34 @@ class KernelSet:
     lanes: int
     rows: int
     unsigned: bool
+    instruction: str
     needs: frozenset[str]
+
+    @property
+    def emulated(self) -> "KernelSet":
+        """The same layout and arithmetic in operations that any CPU has: how tests run sets of other CPUs."""
+        return replace(self, name=self.name + "-emulated", instruction="", needs=frozenset())
 
     @property
     def runs_here(self) -> bool:
         return self.needs <= cpu.features()
 
 
-AVX2 = KernelSet("avx2", 2, 8, 6, False, frozenset({"avx2", "fma"}))
-PORTABLE = KernelSet("portable", 2, 8, 6, False, frozenset())
-SETS = {s.name: s for s in (AVX2, PORTABLE)}  # best first
+def _set(name, group, lanes, rows, unsigned, instruction, *needs):
+    return KernelSet(name, group, lanes, rows, unsigned, instruction, frozenset(needs))
+
+
+SETS = {
+    s.name: s
+    for s in (  # best first
+        _set("avx512-vnni", 4, 16, 12, True, "llvm.x86.avx512.vpdpbusd.512", "avx512vnni", "avx512bw", "fma"),
+        _set("avx-vnni", 4, 8, 6, True, "llvm.x86.avx512.vpdpbusd.256", "avxvnni", "avx2", "fma"),
+        _set("avx512", 2, 16, 12, False, "llvm.x86.avx512.pmaddw.d.512", "avx512bw", "fma"),
+        _set("avx2", 2, 8, 6, False, "llvm.x86.avx2.pmadd.wd", "avx2", "fma"),
+        _set("neon-dot", 4, 4, 6, False, "llvm.aarch64.neon.sdot.v4i32.v16i8", "dotprod"),
+        _set("portable", 2, 8, 6, False, ""),
+    )
+}
 
 
 def available() -> list[KernelSet]:
