@@ -47,6 +47,7 @@ def grid():
         found.append({
             "scheme": name, "bits": q.bits_per_value(768, 768), "rule": q.scale.name, "granularity": q.granularity.name,
             "delta_percent": change(100 / (i + 1) ** 1.5), "kl": 1 / (i + 1),
+            "intervals": {"kl": {"low": 0.9 / (i + 1), "high": 1.1 / (i + 1)}},
         })  # fmt: skip
     return found
 

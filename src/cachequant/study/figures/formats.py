@@ -39,10 +39,8 @@ def error_against_bits(formats: dict, ax=None):
             for x, y, row in zip(extra, snr, rows, strict=True):
                 text = row["granularity"].removeprefix("block")
                 ax.annotate(text, (x, y), (4, -10), textcoords="offset points", color=color, fontsize=8)
-    ticks = (LEAST, 1 / 64, 1 / 16, 1 / 4, 1 / 2, 1, 2)
-    ax.set(xscale="log", xlabel="bits a value, scales counted", ylabel="SNR, dB", xlim=(LEAST / 1.3, 4.5))
-    ax.set_xticks(ticks, [f"{BITS + t if t > LEAST else BITS:.3g}" for t in ticks])
-    ax.set_xticks([], minor=True)
+    bits_axis(ax, "bits a value, scales counted")
+    ax.set_ylabel("SNR, dB")
     ax.margins(y=0.12)
     ax.legend(frameon=False, loc="upper left", labelspacing=0.2, title="scales", alignment="left")
     return ax
@@ -88,7 +86,7 @@ def outliers_by_layer(rows: list[dict], ax=None):
         ax.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=3.5)
         labels[label] = (*points[-1], color)
     ax.set(xlabel="decoder block", ylabel="largest value over RMS of its row", yscale="log")
-    _plain_ticks(ax.yaxis, (3, 4, 5, 7, 10, 15, 20, 30, 50))
+    plain_ticks(ax.yaxis, (3, 4, 5, 7, 10, 15, 20, 30, 50))
     style.label_lines(ax, labels)
     return ax
 
@@ -101,13 +99,21 @@ def channels(profiles: dict, ax=None):
         ax.plot(np.arange(1, len(maxima) + 1), maxima / np.median(maxima), color=color, label=label)
     ax.axhline(1, color=style.GREY, linewidth=0.8)
     ax.set(xlabel="channel, sorted", ylabel="largest value over median channel's", xscale="log", yscale="log")
-    _plain_ticks(ax.xaxis, (1, 10, 100, 1000))
-    _plain_ticks(ax.yaxis, (0.1, 1, 10, 100, 1000))
+    plain_ticks(ax.xaxis, (1, 10, 100, 1000))
+    plain_ticks(ax.yaxis, (0.1, 1, 10, 100, 1000))
     ax.legend(frameon=False, loc="upper right")
     return ax
 
 
-def _plain_ticks(axis, ticks: tuple) -> None:
+def bits_axis(ax, label: str) -> None:
+    """Horizontal axis of bits a value, logarithmic in those above 8 and labelled with all of them."""
+    ticks = (LEAST, 1 / 64, 1 / 16, 1 / 4, 1 / 2, 1, 2)
+    ax.set(xscale="log", xlabel=label, xlim=(LEAST / 1.3, 4.5))
+    ax.set_xticks(ticks, [f"{BITS + t if t > LEAST else BITS:.3g}" for t in ticks])
+    ax.set_xticks([], minor=True)
+
+
+def plain_ticks(axis, ticks: tuple) -> None:
     """Ticks of a logarithmic axis as plain numbers, those that its limits show."""
     low, high = axis.get_view_interval()
     shown = [t for t in ticks if low <= t <= high]

@@ -10,8 +10,9 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import LogNorm, SymLogNorm
 
+from cachequant.schemes import BITS
 from cachequant.study.figures import style
-from cachequant.study.figures.formats import RULES
+from cachequant.study.figures.formats import LEAST, RULES, bits_axis, plain_ticks
 
 SMALLEST = 0.1  # percent: changes below it are drawn on a linear scale, as they may be negative
 GRANULARITIES = ("tensor", "row", "block256", "block128", "block64", "block32", "block16")
@@ -47,7 +48,8 @@ def _percent_axis(axis, ax, rows: list[dict]) -> None:
         ax.set_xlim(low, high)
         ticks = ax.set_xticks
         ax.set_xlabel("change of perplexity, %")
-    shown = [t for t in (-1, -0.1, 0, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000) if low <= t <= high]
+    steps = (0, 0.1, 0.3, 1, 3, 10, 30, 100, 300) if low > -SMALLEST else (-100, -10, -1, 0, 1, 10, 100)
+    shown = [t for t in steps if low <= t <= high]
     ticks(shown, [f"{t:g}".replace("-", "\N{MINUS SIGN}") for t in shown])
     ticks([], minor=True)
 
@@ -67,27 +69,27 @@ def changes(rows: list[dict], ax=None):
 
 
 def against_bits(rows: list[dict], ax=None):
-    """Change of perplexity against bits a weight: one line a scale rule, one point a granularity."""
+    """Divergence from float32 against bits a weight: one line a scale rule, one point a granularity.
+
+    Bars are the intervals of the divergence; the horizontal axis is logarithmic in the bits spent on scales.
+    """
     ax = ax or style.figure(3.4)[1]
     for rule, (label, color, marker) in RULES.items():
         points = [r for r in rows if r["rule"] == rule]
         points.sort(key=lambda r: GRANULARITIES.index(r["granularity"]))
         if not points:
             continue
-        bits = [max(r["bits"] - 8, 1 / 256) for r in points]
-        delta = [r["delta_percent"] for r in points]
-        value = np.array([d["value"] for d in delta])
-        reach = [value - [d["low"] for d in delta], [d["high"] for d in delta] - value]
-        ax.errorbar(bits, value, yerr=reach, color=color, marker=marker, markersize=4, elinewidth=0.8, label=label)
+        bits, kl = [max(r["bits"] - BITS, LEAST) for r in points], np.array([r["kl"] for r in points])
+        ends = [r["intervals"]["kl"] for r in points]
+        reach = [np.maximum(kl - [e["low"] for e in ends], 0), np.maximum([e["high"] for e in ends] - kl, 0)]
+        ax.errorbar(bits, kl, yerr=reach, color=color, marker=marker, markersize=4, elinewidth=0.8, label=label)
         if rule == "exact":
-            for x, y, row in zip(bits, value, points, strict=True):
+            for x, y, row in zip(bits, kl, points, strict=True):
                 text = row["granularity"].removeprefix("block")
                 ax.annotate(text, (x, y), (4, 5), textcoords="offset points", color=color, fontsize=8)
-    ticks = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1 / 2, 1, 2)
-    ax.set(xscale="log", xlabel="bits a weight, scales counted", xlim=(1 / 330, 3.2))
-    ax.set_xticks(ticks, ["8", *(f"{8 + t:.3g}" for t in ticks[1:])])
-    ax.set_xticks([], minor=True)
-    _percent_axis("y", ax, rows)
+    bits_axis(ax, "bits a weight, scales counted")
+    ax.set(yscale="log", ylabel="divergence, nats a token")
+    plain_ticks(ax.yaxis, (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3))
     ax.legend(frameon=False, loc="upper right", labelspacing=0.2, title="scales", alignment="left")
     return ax
 
