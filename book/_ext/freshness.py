@@ -8,17 +8,17 @@ from pathlib import Path
 
 from myst_nb.ext.glue.utils import PendingGlueReference
 
-from cachequant.study import layout, results, sources, summary
-from pages import reads
+from cachequant.study import pages, results, sources
 
 
 def digest(page: Path) -> str:
     """Of all results that are shown or stand beside them, and of the library's modules that the page's code uses."""
     text = page.read_text(encoding="utf8") if page.suffix == ".md" else ""
-    if "{code-cell}" not in text:
+    program = pages.code(text)
+    if not program:
         return ""
-    seen = hashlib.sha256(sources.digest(summary.code(page)).encode())
-    for name in layout.notebooks() if "results.every" in text else reads(text):
+    seen = hashlib.sha256(sources.digest(program).encode())
+    for name in pages.reads(text):
         for set_name in results.sets():
             file = results.path(name, set_name)
             seen.update(f"{set_name}/{name}".encode() + (file.read_bytes() if file.is_file() else b""))

@@ -3,15 +3,14 @@
 import re
 from pathlib import Path
 
-from cachequant.study import results
-from pages import reads
+from cachequant.study import pages, results
 
 
 def add(app, docname, source):
     """Puts the note below the first heading of a page that reads results."""
     if not Path(app.env.doc2path(docname)).suffix == ".md":
         return
-    names = reads(source[0])
+    names = pages.reads(source[0])
     if names:
         heading = re.search(r"^# .+$", source[0], re.MULTILINE)
         source[0] = source[0][: heading.end()] + f"\n\n{note(names)}\n" + source[0][heading.end() :]
@@ -35,8 +34,7 @@ def note(names: list[str]) -> str:
 def line(result) -> str:
     """Machine, profile, time, commit, and the parameters that differ from the reference's."""
     p = result.provenance
-    commit = (p["commit"] or "unknown")[:10] + (" with changes" if p["dirty"] else "")
-    said = f"`{result.name}`: {result.machine}; profile {p['profile']}; {p['start'][:10]}; commit {commit}"
+    said = f"`{result.name}`: {result.machine}; profile {p['profile']}; {p['start'][:10]}; commit {result.commit}"
     other = results.both(result.name)[1]
     if other:
         differ = [

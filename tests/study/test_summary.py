@@ -3,7 +3,7 @@
 import pytest
 
 from cachequant.errors import ResultError
-from cachequant.study import provenance, reproduce, results, summary
+from cachequant.study import pages, provenance, reproduce, results, summary
 
 PAGE = """---
 kernelspec: {name: python3}
@@ -65,6 +65,20 @@ def test_a_summary_holds_every_table_of_the_book_as_text(project):
     assert "| n | Square | Square, reference |\n| :-- | --: | --: |\n| 3 | 9 | 10 |" in text
     assert "commit cccccccccc+" in text and "not part" not in text
     assert "| 3 | 10 |" in summary.write("reference").read_text()
+
+
+def test_pages_whose_results_are_missing_are_left_out(project):
+    (project / "notebooks" / "02_cubes.py").touch()
+    (project / "book" / "x.md").write_text(PAGE.replace("01_squares", "02_cubes").replace("# Squares", "# Cubes"))
+    put("local", 9)
+    text = summary.write("local").read_text()
+    assert "## Squares" in text and "Cubes" not in text
+
+
+def test_what_pages_read():
+    assert pages.title(PAGE) == "Squares"
+    assert pages.code(PAGE).startswith("\nfrom cachequant") and "tags" not in pages.code(PAGE)
+    assert pages.reads('no code, only "01_squares"') == []
 
 
 def test_a_set_without_results_has_no_summary(project):

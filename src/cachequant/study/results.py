@@ -55,6 +55,11 @@ class Result:
         count = self.provenance["threads"].get("numba") or self.provenance["cpu"]["logical"]
         return f"{self.provenance['cpu']['model']}, {count} thread{'s' * (count != 1)}"
 
+    @property
+    def commit(self) -> str:
+        """Short commit of the clone that computed it, with a plus sign if there were changes beside it."""
+        return (self.provenance["commit"] or "unknown")[:10] + ("+" if self.provenance["dirty"] else "")
+
 
 def sets() -> list[str]:
     """Sets of results in the order in which they are looked through."""
@@ -76,10 +81,14 @@ def load(name: str) -> Result:
     ResultError
         No set has it, or the file does not follow the schema.
     """
-    for set_name in sets():
-        if path(name, set_name).is_file():
-            return read(name, set_name)
+    if exists(name):
+        return read(name, next(s for s in sets() if path(name, s).is_file()))
     raise ResultError(f"no result {name!r} in results/{{{','.join(sets())}}}; `make book` computes it")
+
+
+def exists(name: str) -> bool:
+    """Whether `load` would find a file."""
+    return any(path(name, set_name).is_file() for set_name in sets())
 
 
 def both(name: str) -> tuple[Result, Result | None]:
@@ -91,7 +100,7 @@ def both(name: str) -> tuple[Result, Result | None]:
 
 def every() -> list[tuple[Result, Result | None]]:
     """`both` of every compute notebook that has a result, in the order of the study."""
-    return [both(name) for name in layout.notebooks() if any(path(name, s).is_file() for s in sets())]
+    return [both(name) for name in layout.notebooks() if exists(name)]
 
 
 def read(name: str, set_name: str) -> Result:

@@ -10,33 +10,30 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cachequant.errors import ResultError
-from cachequant.study import layout, results, tables
+from cachequant.study import layout, pages, results, tables
 
-_CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```\s*$", re.DOTALL | re.MULTILINE)
 _HEADLINE = re.compile(r"(<!-- headline: [^\n]*-->\n).*(<!-- end of headline -->)", re.DOTALL)
-_OPTIONS = re.compile(r"\A(?:---\n.*?\n---\n|(?::[^\n]*\n)+)", re.DOTALL)
 
 
 def write(set_name: str) -> Path:
-    """Writes the summary of a set and returns its path.
+    """Writes the summary of a set and returns its path; pages of which a result is still missing are left out.
 
     Raises
     ------
     ResultError
-        The set has no results, or a page reads one that exists nowhere.
+        The set has no results.
     """
     folder = layout.set_folder(set_name)
     if not any(folder.glob("*.json")):
         raise ResultError(f"no results in results/{set_name}")
     parts = [f"# Tables of results/{set_name}", _origin(set_name)]
     with _showing(set_name):
-        for page in pages():
-            found = page_tables(page)
-            if found:
-                parts += [f"## {title(page)}", *(t.text for t in found)]
+        for page in pages.listed():
+            text = page.read_text(encoding="utf8")
+            complete = all(results.exists(name) for name in pages.reads(text))
+            if found := page_tables(page) if complete else []:
+                parts += [f"## {pages.title(text)}", *(t.text for t in found)]
     return _replace(folder / "summary.md", "\n\n".join(parts) + "\n")
 
 
@@ -48,28 +45,8 @@ def readme() -> Path:
 
 def headline() -> str:
     """The tables of the book's first page, from the reference, as text."""
-    toc = yaml.safe_load((layout.root() / "_toc.yml").read_text(encoding="utf8"))
     with _showing("reference"):
-        return "\n\n".join(t.text for t in page_tables(layout.root() / f"{toc['root']}.md"))
-
-
-def pages() -> list[Path]:
-    """The book's pages with code, in the order of its table of contents."""
-    toc = yaml.safe_load((layout.root() / "_toc.yml").read_text(encoding="utf8"))
-    names = [toc["root"]] + [c["file"] for part in toc["parts"] for c in part["chapters"]]
-    found = [layout.root() / f"{name}.md" for name in names]
-    return [p for p in found if p.is_file() and "{code-cell}" in p.read_text(encoding="utf8")]
-
-
-def title(page: Path) -> str:
-    """First heading of a page."""
-    return re.search(r"^# (.+)$", page.read_text(encoding="utf8"), re.MULTILINE).group(1)
-
-
-def code(page: Path) -> str:
-    """The code cells of a page as one program."""
-    text = page.read_text(encoding="utf8")
-    return "\n".join(_OPTIONS.sub("", cell.group(1)) for cell in _CELL.finditer(text))
+        return "\n\n".join(t.text for t in page_tables(pages.listed()[0]))
 
 
 def page_tables(page: Path) -> list[tables.Table]:
@@ -81,7 +58,7 @@ def page_tables(page: Path) -> list[tables.Table]:
 
     names: dict[str, Any] = {"__name__": page.stem, "display": lambda *_: None}
     with tables.recording() as found, contextlib.redirect_stdout(io.StringIO()):
-        exec(compile(code(page), str(page), "exec"), names)
+        exec(compile(pages.code(page.read_text(encoding="utf8")), str(page), "exec"), names)
     plt.close("all")
     return found
 
@@ -91,10 +68,8 @@ def _origin(set_name: str) -> str:
     for name in layout.notebooks():
         if results.path(name, set_name).is_file():
             r = results.read(name, set_name)
-            commit = (r.provenance["commit"] or "unknown")[:10] + ("+" if r.provenance["dirty"] else "")
-            lines.append(
-                f"- {name}: profile {r.provenance['profile']}, {r.provenance['start']}, commit {commit}, {r.machine}"
-            )
+            profile, start = r.provenance["profile"], r.provenance["start"]
+            lines.append(f"- {name}: profile {profile}, {start}, commit {r.commit}, {r.machine}")
     return "\n".join(lines)
 
 
