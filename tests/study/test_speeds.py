@@ -15,7 +15,10 @@ def result():
     arms = {a: {"prefill_tok_s": cell(20.0 * s), "decode_tok_s": cell(5.0 * s)} for a, s in (("fp32", 1), ("int8", 2))}
     bench = {
         "arms": arms,
-        "facts": {"fp32": {"weight_bytes": 400}, "int8": {"weight_bytes": 100}},
+        "facts": {
+            "fp32": {"weight_bytes": 400, "rss_bytes": 2e6, "peak_rss_bytes": 3e6},
+            "int8": {"weight_bytes": 100, "rss_bytes": 1e6, "peak_rss_bytes": 3e6},
+        },
         "provenance": {"workload": {"prompt": 8, "new": 4}},
     }
     model = {"random": True, "kv_bytes": 10, "multiplications": {"blocks": 100, "head": 50}}
@@ -64,3 +67,12 @@ def test_roofs_name_their_units(result):
         "reading memory, 1 thread, GB/s",
         "reading memory, 2 threads, GB/s",
     ]
+
+
+def test_memory_is_in_megabytes(result):
+    assert [(r["arm"], r["resident"], r["peak"]) for r in speeds.memory(result)] == [("fp32", 2, 3), ("int8", 1, 3)]
+
+
+def test_an_arm_that_failed_later_has_no_row(result):
+    del result.data["profiles"]["tiny"]["short"]["facts"]["int8"]
+    assert [r["arm"] for r in speeds.reached(result)] == ["fp32"]

@@ -1,6 +1,6 @@
 """Rows and titles that the speed chapters make from their results; a result has `profiles`, `models` and `machine`."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from cachequant.study import traffic
 from cachequant.study.results import Result
@@ -53,7 +53,7 @@ def roofs(result: Result) -> list[dict]:
     ]
 
 
-def reached(result: Result, arms: Iterable[str] | None = None) -> list[dict]:
+def reached(result: Result, arms: Collection[str] | None = None) -> list[dict]:
     """One row a model, workload and arm: bytes a token, and how near decode and prefill come to the roofs.
 
     `read` is the share of the read bandwidth; `peak` the share of the float32 peak of the arm's own matrix library, or
@@ -62,7 +62,7 @@ def reached(result: Result, arms: Iterable[str] | None = None) -> list[dict]:
     peaks, found = result.data["machine"]["gemm_gops"], []
     for model, profiles in result.data["profiles"].items():
         for workload, bench in profiles.items():
-            for arm in bench["arms"] if arms is None else [a for a in arms if a in bench["arms"]]:
+            for arm in [a for a in bench["arms"] if a in bench["facts"] and (arms is None or a in arms)]:
                 row = traffic.reached(result.data["models"][model], bench, arm)
                 roof = (
                     "torch-fp32" if arm.startswith(("transformers", "torch")) else "fp32" if arm == "fp32" else "int8"
@@ -80,6 +80,21 @@ def reached(result: Result, arms: Iterable[str] | None = None) -> list[dict]:
                     }
                 )
     return found
+
+
+def memory(result: Result) -> list[dict]:
+    """One row a model and arm after its last workload: MB of weights a token, of memory resident, and at its peak."""
+    return [
+        {
+            "model": title(result, model),
+            "arm": arm,
+            "weights": facts["weight_bytes"] / 1e6,
+            "resident": facts["rss_bytes"] / 1e6,
+            "peak": facts["peak_rss_bytes"] / 1e6,
+        }
+        for model, profiles in result.data["profiles"].items()
+        for arm, facts in list(profiles.values())[-1]["facts"].items()
+    ]
 
 
 def first_in_steps(bench: dict, arm: str) -> float:
