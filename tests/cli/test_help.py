@@ -1,8 +1,8 @@
 """Help answers at once, shows an example, and imports nothing that computes."""
 
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -27,18 +27,24 @@ def test_every_command_but_groups_has_json(command, cli):
     assert ("--json" in out) == (command not in ([], ["bench"], ["cache"]))
 
 
-def test_help_is_quick_and_imports_nothing_that_computes():
+def test_help_imports_nothing_that_computes():
     code = (
         "import sys; from cachequant.cli import call\n"
         "for command in sys.argv[1:]: assert call([*command.split(), '--help']) == 0\n"
         f"print(sorted({HEAVY!r} & sys.modules.keys()), file=sys.stderr)"
     )
-    begin = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", code, *(" ".join(c) for c in COMMANDS)], capture_output=True, text=True, check=True
     )
     assert done.stderr.strip() == "[]"
-    assert time.perf_counter() - begin < 5  # all of them together, on a busy machine
+
+
+def test_help_is_quick():
+    """Processor time, which other work on the machine does not stretch: 0.2 s when this was written."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "cachequant.cli", "--help"], capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
 
 
 def test_version_and_no_command(cli):

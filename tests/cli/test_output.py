@@ -9,7 +9,7 @@ from cachequant.cli import output
 
 
 def test_only_the_object_reaches_stdout(capfd):
-    with output.clean_stdout(True):
+    with output.quiet(True):
         print("a library talks")
         os.write(1, b"a native library talks\n")
     output.show({"a": 1.5, "b": "ä"}, True, print)
@@ -19,7 +19,7 @@ def test_only_the_object_reaches_stdout(capfd):
 
 
 def test_stdout_comes_back_after_an_error(capfd):
-    with pytest.raises(RuntimeError), output.clean_stdout(True):
+    with pytest.raises(RuntimeError), output.quiet(True):
         raise RuntimeError
     print("here", flush=True)
     assert capfd.readouterr().out == "here\n"

@@ -37,7 +37,7 @@ def decode(
     names = _names(arms)
     for name in names or ():
         registry.get(name)
-    with output.clean_stdout(json):
+    with output.quiet(json):
         loading.resolve_model(model, json)
         with output.progress("measuring", json) as report:
             found = bench.decode(model, names, prompt, new, repeats, threads, report)
@@ -61,7 +61,7 @@ def gemm(
     """
     from cachequant.study import bench
 
-    with output.clean_stdout(json), output.progress("measuring", json) as report:
+    with output.quiet(json), output.progress("measuring", json) as report:
         found = bench.gemm(_names(arms), model, rows, repeats, threads, report)
     output.show(found, json, _print)
 

@@ -22,7 +22,7 @@ def doctor(
     CPU, kernels and their self-check, memory, versions, cache folder, models and texts.
     Exit code 1 if something is broken; what is only missing is listed with the way to get it.
     """
-    with output.clean_stdout(json), output.progress("looking", json) as report:
+    with output.quiet(json), output.progress("looking", json) as report:
         found = examine()
         if warm:
             from cachequant.cli import warming

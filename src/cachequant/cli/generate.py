@@ -44,7 +44,7 @@ def generate(
         raise InputError("--stream and --json exclude each other")
     given = prompt if ids is None else parse_ids(ids)
     sampling = dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    with output.clean_stdout(json):
+    with output.quiet(json):
         _check(model, scheme, head, given, sampling, json)
         loaded = cachequant.load(model, scheme, head, threads)
         generation, steps = loaded.start(given, max_new_tokens, **sampling)

@@ -23,7 +23,7 @@ def materialize(
     """
     from cachequant.assets import materialize as assets
 
-    with output.clean_stdout(json), output.progress("writing tensors", json) as report:
+    with output.quiet(json), output.progress("writing tensors", json) as report:
         assets.materialize(model, folder, progress=report)
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     found = {

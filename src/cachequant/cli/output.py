@@ -20,8 +20,13 @@ def example(*commands: str) -> str:
 
 
 @contextmanager
-def clean_stdout(as_json: bool) -> Iterator[None]:
-    """With --json, sends to stderr whatever libraries and child processes print before the object is ready."""
+def quiet(as_json: bool) -> Iterator[None]:
+    """With --json, sends to stderr whatever libraries and child processes print before the object is ready.
+
+    Bars of libraries are switched off where nobody sees them; they look at the environment when they are imported.
+    """
+    if as_json or not sys.stderr.isatty():
+        os.environ |= {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
     if not as_json:
         yield
         return

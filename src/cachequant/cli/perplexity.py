@@ -37,7 +37,7 @@ def perplexity(
     from cachequant.study import quality
 
     schemes.get(scheme)
-    with output.clean_stdout(json):
+    with output.quiet(json):
         loading.resolve_model(model, json, "perplexity needs a trained model and its tokenizer")
         with output.progress("scoring", json) as report:
             found = quality.perplexity(

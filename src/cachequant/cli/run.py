@@ -32,7 +32,7 @@ def run(
     from cachequant.study import params, results, runner
 
     set_name = f"runs/{to}"
-    with output.clean_stdout(json):
+    with output.quiet(json):
         result = runner.run(notebook, set_name, profile, params.parse(parameter or []))
     found = {
         "notebook": result.name,

@@ -21,7 +21,7 @@ def verify(
     """
     from cachequant import verify as checks
 
-    with output.clean_stdout(json), output.progress("verifying", json) as report:
+    with output.quiet(json), output.progress("verifying", json) as report:
         found = checks.verify(model, report).to_json()
     output.show(found, json, _print)
     if not found["ok"]:

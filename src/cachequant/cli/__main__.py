@@ -1,0 +1,5 @@
+"""`python -m cachequant.cli`, the same as the command `cachequant`."""
+
+from cachequant.cli import main
+
+main()
