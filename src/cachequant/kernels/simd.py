@@ -33,7 +33,7 @@ class KernelSet:
     @property
     def emulated(self) -> "KernelSet":
         """The same layout and arithmetic in operations that any CPU has: how tests run sets of other CPUs."""
-        return replace(self, name=self.name + "-emulated", instruction="", needs=frozenset())
+        return replace(self, name=self.name + "-emulated", rows=3, instruction="", needs=frozenset())
 
     @property
     def runs_here(self) -> bool:
