@@ -51,9 +51,10 @@ class Result:
 
     @property
     def machine(self) -> str:
-        """Processor and threads."""
-        count = self.provenance["threads"].get("numba") or self.provenance["cpu"]["logical"]
-        return f"{self.provenance['cpu']['model']}, {count} thread{'s' * (count != 1)}"
+        """Processor and threads: numba's, else one a physical core, which is the library's default."""
+        cpu = self.provenance["cpu"]
+        count = self.provenance["threads"].get("numba") or cpu["cores"] or cpu["logical"]
+        return f"{cpu['model']}, {count} thread{'s' * (count != 1)}"
 
     @property
     def commit(self) -> str:
