@@ -29,6 +29,7 @@ schemes: list[str] = [
     "int8+head",
 ]  # beside the 2x2 grid
 fine_max_tokens: int = 1024  # for the grid of 35
+granularities: list[str] = ["tensor", "row", "block256", "block128", "block64", "block32", "block16"]  # of the grid
 cause_max_tokens: int = 1024  # for weights and inputs rounded apart
 prompts: int = 20  # greedy texts compared with fp32's
 new_tokens: int = 32
@@ -59,7 +60,7 @@ rows = quality_rows.of(evaluation, float_model.config)
 # The grid: every granularity with every scale rule, on fewer tokens; schemes scored above are not scored again.
 
 # %%
-names = quality_rows.grid_names()
+names = quality_rows.grid_names(granularities)
 fine_evaluation = quality.evaluate(float_model, list(names.values()), source, fine_max_tokens, window, folder)
 scored = quality_rows.of(fine_evaluation, float_model.config)
 fine = {cell: {**scored[name], "scheme": cell} for cell, name in names.items()}

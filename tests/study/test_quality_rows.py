@@ -4,6 +4,7 @@ import pytest
 
 import cachequant as cq
 from cachequant import schemes
+from cachequant.errors import InputError
 from cachequant.quantize import quantize
 from cachequant.study import causes, quality_rows, scheme_speed
 from helpers import checkpoint
@@ -37,11 +38,17 @@ def test_bits_are_those_of_the_stored_codes_and_scales(model, name):
 
 
 def test_grid_cells_that_are_presets_are_scored_once():
-    names = quality_rows.grid_names()
+    names = quality_rows.grid_names([cell.rpartition("-")[0] for cell in schemes.grid()])
     assert len(names) == len(set(names.values())) == 35
     assert {"row-exact": "int8", "block32-pow2": "bfp8", "tensor-exact": "int8-tensor"}.items() <= names.items()
     assert set(quality_rows.TWO_BY_TWO) <= set(names.values())
     assert all(schemes.get(name).weight == schemes.grid()[cell].weight for cell, name in names.items())
+
+
+def test_grid_can_be_smaller_but_not_unknown():
+    assert len(quality_rows.grid_names(["block16"])) == 15
+    with pytest.raises(InputError, match="'block8'; allowed: tensor, row"):
+        quality_rows.grid_names(["row", "block8"])
 
 
 @pytest.mark.parametrize(("tokens", "same"), [([1, 2, 3], 3), ([1, 5, 3], 1), ([9, 2, 3], 0)])

@@ -1,7 +1,10 @@
 """Rows of the quality chapter: figures of an evaluation beside what each scheme is and its bits a weight."""
 
+from collections.abc import Sequence
+
 from cachequant import schemes
 from cachequant.decoder.config import DecoderConfig
+from cachequant.errors import InputError
 from cachequant.study import quality, traffic
 from cachequant.study.formats import rule_name
 
@@ -30,10 +33,26 @@ def bits(name: str, config: DecoderConfig) -> float:
     return 8 * traffic.weight_bytes(config, name)["blocks"] / traffic.shape(config)["multiplications"]["blocks"]
 
 
-def grid_names() -> dict[str, str]:
-    """{cell of the grid: name under which it is scored}: a cell that is also a preset goes by the preset's name."""
+def grid_names(granularities: Sequence[str]) -> dict[str, str]:
+    """{cell of the grid: name under which it is scored}: a cell that is also a preset goes by the preset's name.
+
+    Rows and blocks of 32 are always there.
+
+    Raises
+    ------
+    InputError : an unknown granularity.
+    """
+    cells = schemes.grid()
+    known = list(dict.fromkeys(s.weight.granularity.name for s in cells.values()))
+    if odd := set(granularities) - set(known):
+        raise InputError(f"unknown granularity {sorted(odd)[0]!r}; allowed: {', '.join(known)}")
+    wanted = {"row", "block32", *granularities}
     presets = {(s.weight, s.activation): name for name, s in schemes.PRESETS.items()}
-    return {cell: presets.get((s.weight, s.activation), cell) for cell, s in schemes.grid().items()}
+    return {
+        cell: presets.get((s.weight, s.activation), cell)
+        for cell, s in cells.items()
+        if s.weight.granularity.name in wanted
+    }
 
 
 def agreed(tokens: list[int], expected: list[int]) -> int:
