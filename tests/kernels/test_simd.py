@@ -9,7 +9,7 @@ from llvmlite import ir
 from cachequant import schemes
 from cachequant.kernels import gemm, micro, native, pack, products, simd
 from cachequant.quantize import quantize
-from naive import matmul_codes
+from naive import matmul_codes, matmul_weights
 
 X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 TARGETS = {
@@ -59,6 +59,8 @@ def test_their_arithmetic_equals_the_naive_sequence(name, quantizer):
         truth = matmul_codes(p.codes, p.steps(), q.codes, q.steps(), quantizer.block(k))
         matrix = pack.pack_codes(q, kernel_set)
         np.testing.assert_array_equal(gemm.matmul(x, matrix, quantizer), truth)
+        truth = matmul_weights(x, q.codes, q.steps(), quantizer.block(k))
+        np.testing.assert_array_equal(gemm.matmul(x, matrix), truth)
         np.testing.assert_array_equal(
             pack.rows(matrix, np.arange(n)), q.codes * np.repeat(q.steps(), quantizer.block(k), 1)[:, :k]
         )

@@ -110,7 +110,8 @@ class Tile:
 
     def multiply(self, a, b, count, sums):
         """Add the products of `count` groups of k to the sums."""
-        bytes_a, bytes_b = 4 * self.rows, self.product.group_bytes
+        unit_bytes = 4 * self.product.units
+        bytes_a, bytes_b = self.rows * unit_bytes, self.product.group_bytes
 
         def step(index, sums, turn):
             if turn * WIDTH * bytes_b % LINE == 0:
@@ -212,7 +213,7 @@ def blocks(module: ir.Module, product: Product, rows: int) -> ir.Function:
         first = builder.mul(index, block)
         left = builder.sub(count, first)
         size = builder.select(builder.icmp_signed("<", left, block), left, block)
-        at_a = builder.gep(a, [tile.scaled(first, 4 * rows)])
+        at_a = builder.gep(a, [tile.scaled(first, 4 * rows * product.units)])
         at_b = builder.gep(b, [tile.scaled(first, WIDTH * product.group_bytes)])
         x = builder.gep(x_steps, [builder.mul(index, I64(4 * rows * (1 + product.unsigned)))])
         w = builder.gep(w_steps, [builder.mul(builder.lshr(index, shift), I64(4 * WIDTH))])

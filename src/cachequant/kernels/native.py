@@ -18,7 +18,8 @@ binding.initialize_all_targets()
 binding.initialize_all_asmprinters()
 
 # places in the table that drivers take; the first three are plain numbers
-GROUP, ROWS, UNSIGNED, CHAIN_CODES, CHAIN_FLOATS, BLOCKS_CODES, BLOCKS_FLOATS, *_OTHERS = range(13)
+GROUP, ROWS, UNSIGNED, *_ADDRESSES = range(15)
+CHAIN_CODES, CHAIN_FLOATS, CHAIN_WIDE, BLOCKS_CODES, BLOCKS_FLOATS, BLOCKS_WIDE, *_OTHERS = _ADDRESSES
 LARGEST, ENCODE, WIDEN, EXPONENTS, HALVES, FINISH = _OTHERS
 _FUNCTIONS = {
     LARGEST: "largest",
@@ -31,8 +32,10 @@ _FUNCTIONS = {
 _TILES = {
     CHAIN_CODES: ("chain", "codes"),
     CHAIN_FLOATS: ("chain", "floats"),
+    CHAIN_WIDE: ("chain", "wide"),
     BLOCKS_CODES: ("blocks", "codes"),
     BLOCKS_FLOATS: ("blocks", "floats"),
+    BLOCKS_WIDE: ("blocks", "wide"),
 }
 
 
@@ -41,9 +44,8 @@ def generate(kernel_set: KernelSet, triple: str) -> ir.Module:
     module = ir.Module(kernel_set.name)
     module.triple = triple
     for emit, product in _TILES.values():
-        micro.by_rows(
-            module, getattr(micro, emit), f"{emit}_{product}", getattr(products, product)(kernel_set), kernel_set.rows
-        )
+        rows = 1 if product == "wide" else kernel_set.rows
+        micro.by_rows(module, getattr(micro, emit), f"{emit}_{product}", getattr(products, product)(kernel_set), rows)
     for name in _FUNCTIONS.values():
         getattr(rowops, name)(kernel_set, module)
     return module
@@ -91,12 +93,11 @@ def _engine(kernel_set: KernelSet) -> binding.ExecutionEngine:
 
 @cache
 def table(kernel_set: KernelSet) -> np.ndarray:
-    """(13,) int64: the set's numbers and the addresses of its functions, as the drivers in `gemm` take them."""
-    engine, numbers = _engine(kernel_set), np.zeros(13, np.int64)
+    """(15,) int64: the set's numbers and the addresses of its functions, as the drivers take them."""
+    engine, numbers = _engine(kernel_set), np.zeros(15, np.int64)
     numbers[[GROUP, ROWS, UNSIGNED]] = kernel_set.group, kernel_set.rows, kernel_set.unsigned
     for place, (emit, product) in _TILES.items():
         numbers[place] = engine.get_function_address(f"{emit}_{product}")
     for place, name in _FUNCTIONS.items():
         numbers[place] = engine.get_function_address(name)
-    assert numbers[CHAIN_CODES:].all()
     return numbers

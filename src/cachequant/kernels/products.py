@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 from numba.core import cgutils
 
-from cachequant.kernels.ir import F32, I32, emit_fma, splat
+from cachequant.kernels.ir import F32, I32, I64, constant, emit_fma, splat
 from cachequant.kernels.simd import KernelSet
 
 I8, I16 = ir.IntType(8), ir.IntType(16)
@@ -18,6 +18,7 @@ class Product:
     lanes : 32-bit sums of one vector.
     group_bytes : bytes of one output's weights in one group of k.
     unsigned : whether weights are stored plus 128.
+    units : 4-byte units of one row of inputs in one group of k.
     instruction : LLVM's name of the instruction; empty for plain vector operations with the same results.
     """
 
@@ -26,6 +27,7 @@ class Product:
     group_bytes: int
     unsigned: bool = False
     instruction: str = ""
+    units: int = 1
     integer = True
 
     @property
@@ -51,6 +53,39 @@ class FusedFloat(Product):
 
     def add(self, tile, total, left, right):
         return emit_fma(tile.builder, left, right, total)
+
+
+class WidenedCodes(Product):
+    """Codes turned into float32 on the way, multiplied by float32 inputs of a single row, over ascending k."""
+
+    integer = False
+
+    def weights(self, tile, base, offset):
+        """One vector of outputs for every k of the group, each 32-bit lane taken apart by shifts."""
+        builder, count = tile.builder, self.units
+        lanes = builder.bitcast(
+            tile.read(base, offset, ir.VectorType(I8, count * self.lanes)), self._integers(8 * count)
+        )
+        if self.unsigned:
+            lanes = builder.xor(lanes, constant(-0x7F7F7F80, lanes))
+        if count == 2:
+            lanes = builder.zext(lanes, self._integers(32))
+        parts = [builder.shl(lanes, constant(24 - 8 * i, lanes)) for i in range(count)]
+        return [builder.sitofp(builder.ashr(p, constant(24, p)), self.sums) for p in parts]
+
+    def inputs(self, tile, base, offset):
+        return [
+            splat(tile.builder, tile.read(base, tile.builder.add(offset, I64(4 * i)), F32), self.lanes)
+            for i in range(self.units)
+        ]
+
+    def add(self, tile, total, left, right):
+        for x, w in zip(left, right, strict=True):
+            total = emit_fma(tile.builder, x, w, total)
+        return total
+
+    def _integers(self, bits):
+        return ir.VectorType(ir.IntType(bits), self.lanes)
 
 
 class PairsOfInt16(Product):
@@ -105,6 +140,11 @@ def codes(kernel_set: KernelSet) -> Product:
     """The product of codes of a kernel set."""
     kind = {2: PairsOfInt16, 4: FoursOfInt8}[kernel_set.group]
     return kind("codes", kernel_set.lanes, kernel_set.group, kernel_set.unsigned, kernel_set.instruction)
+
+
+def wide(kernel_set: KernelSet) -> Product:
+    """The product of a single row of float32 inputs with codes."""
+    return WidenedCodes("wide", kernel_set.lanes, kernel_set.group, kernel_set.unsigned, units=kernel_set.group)
 
 
 def floats(kernel_set: KernelSet) -> Product:
