@@ -133,7 +133,7 @@ class Tile:
 
     def start(self, steps):
         """First values of the sums of a block."""
-        if not self.product.unsigned:
+        if not (self.product.integer and self.product.unsigned):
             return self.zeros()
         rows = [self.row_scalar(steps, self.rows + r, I32) for r in range(self.rows)]
         return [rows[r] for r, _ in self.cells]
