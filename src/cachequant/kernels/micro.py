@@ -139,12 +139,15 @@ class Tile:
         return [rows[r] for r, _ in self.cells]
 
     def scales(self, x_steps, w_steps):
-        """Worth of one unit of every sum: input step times weight step, or the weight step alone."""
+        """Worth of one unit of every sum in turn: input step times weight step, or the weight step alone.
+
+        Generated one by one, between the uses: all at once they would not fit the registers.
+        """
         w = [self.read(w_steps, I64(4 * self.product.lanes * v), self.floats) for v in range(self.vectors)]
-        if not self.product.integer:
-            return [w[v] for _, v in self.cells]
-        x = [self.row_scalar(x_steps, r) for r in range(self.rows)]
-        return [self.builder.fmul(x[r], w[v]) for r, v in self.cells]
+        for r in range(self.rows):
+            x = self.row_scalar(x_steps, r) if self.product.integer else None
+            for v in range(self.vectors):
+                yield self.builder.fmul(x, w[v]) if self.product.integer else w[v]
 
     def to_float(self, total):
         return self.builder.sitofp(total, self.floats) if self.product.integer else total
