@@ -1,5 +1,7 @@
 """Products against naive NumPy, bit for bit: odd shapes, every scheme, extreme values, any rows, any threads."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -181,3 +183,16 @@ def test_results_go_where_asked_and_no_rows_are_fine():
     assert gemm.matmul(x, matrix, out=out) is out
     np.testing.assert_array_equal(out, gemm.matmul(np.asfortranarray(x), matrix))
     assert gemm.matmul(x[:0], matrix).shape == (0, 20)
+
+
+def test_concurrent_calls_on_one_matrix():
+    """Python threads may share a matrix, also with different input formats."""
+    x, w, *_ = operands(64, 256, 576)
+    matrix, formats = gemm.pack_codes(quantize(w, schemes.INT8)), [schemes.INT8, None, BLOCK32]
+    alone = [gemm.matmul(x, matrix, f) for f in formats]
+
+    def call(i):
+        return np.array_equal(gemm.matmul(x, matrix, formats[i % 3]), alone[i % 3])
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(call, range(60)))
