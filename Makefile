@@ -70,3 +70,4 @@ lock: setup ## pin what .venv holds in requirements.lock and environment.yml
 
 clean: ## remove the built book and unfinished work; results stay
 	rm -rf _build book/executed results/.checkpoints
+	@[ ! -d results ] || find results -name '.run-*' -prune -exec rm -rf {} +
