@@ -26,7 +26,7 @@ from cachequant.schemes import Quantizer, Scheme
 LOGIT_LIMIT = 1e-3  # largest difference to transformers' logits, and smallest difference that is not a tie
 HALF_STEP_LIMIT = 1.001  # quantization error in half steps; beyond 1 only by float32 rounding
 PARITY_TOKENS, PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 512, 8, 32, 64
-C1_TOKENS = 272  # crosses page boundaries (32) and the boundary of an attention segment (256)
+C1_TOKENS = 272  # crosses boundaries of pages (32) and of an attention segment (256)
 GRID_LAYERS = 2
 
 
@@ -117,7 +117,7 @@ def _steps(
         steps[s.name] = lambda s=s: _determinism(whole.under(s), s.name, ids)
     for s in grid_schemes():
         name = f"{s.name} ({few.layers} layers)"
-        steps[name] = lambda s=s, name=name: _determinism(short.under(s), name, ids)
+        steps[name] = lambda s=s, name=name: _determinism(short.under(s), name, ids, "hidden")
     return steps
 
 
@@ -224,31 +224,35 @@ def _transformers(asset: models.ModelAsset) -> Callable[[list[int]], np.ndarray]
     return logits
 
 
-def _determinism(model: Model, name: str, ids: list[int]) -> Iterator[Check]:
-    """Contract C1: logits of every position are the same bits however tokens are cut, and for any number of threads."""
+def _determinism(model: Model, name: str, ids: list[int], what: str = "all") -> Iterator[Check]:
+    """Contract C1: every position has the same bits however tokens are cut, and for any number of threads.
+
+    `what` is "all" for logits, or "hidden" for the states before the head, where another scheme has checked the head.
+    """
     ids = ids[:C1_TOKENS]
-    whole = _logits(model, ids, [len(ids)])
+    whole = _outputs(model, what, ids, [len(ids)])
     rng = np.random.default_rng(len(ids))
-    random, single = np.sort(rng.choice(np.arange(1, len(ids)), 5, replace=False)), range(1, len(ids))
-    differing = sum(_differing(_logits(model, ids, [*ends, len(ids)]), whole) for ends in (random, single))
+    random = np.sort(rng.choice(np.arange(1, len(ids)), 5, replace=False))
+    single = [*range(1, len(ids))[:64], *range(250, len(ids) - 10)]  # the first two pages; around the segment's end
+    differing = sum(_differing(_outputs(model, what, ids, [*ends, len(ids)]), whole) for ends in (random, single))
     yield Check(f"chunking {name}", differing == 0, differing, 0)
     if kernels.set_threads(2) < 2:
         note = "not run: one thread only; set NUMBA_NUM_THREADS=2"
         yield Check(f"threads {name}", None, None, 0, note)
         return
     ends = [len(ids) - 2, len(ids) - 1, len(ids)]  # prefill and decode
-    two = _logits(model, ids, ends)
+    two = _outputs(model, what, ids, ends)
     kernels.set_threads(1)
-    one = _logits(model, ids, ends)
+    one = _outputs(model, what, ids, ends)
     kernels.set_threads()
     differing = _differing(one, whole) + _differing(two, whole)
     yield Check(f"threads {name}", differing == 0, differing, 0)
 
 
-def _logits(model: Model, ids: list[int], ends: list[int]) -> np.ndarray:
-    """(T, V) logits of all positions, the tokens given in pieces that end at `ends`."""
+def _outputs(model: Model, what: str, ids: list[int], ends: list[int]) -> np.ndarray:
+    """(T, V) logits or (T, width) states of all positions, the tokens given in pieces that end at `ends`."""
     with model.session() as session:
-        return np.concatenate([session.extend(ids[session.position : end], "all") for end in ends])
+        return np.concatenate([session.extend(ids[session.position : end], what) for end in ends])
 
 
 def _differing(a: np.ndarray, b: np.ndarray) -> int:
