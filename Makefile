@@ -36,6 +36,8 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 book: setup ## compute what is out of date (PROFILE, 20 minutes at most by default), then the HTML
+	@echo "compiling the kernels (a minute the first time)"
+	@$(BIN)/cachequant doctor --warm >/dev/null
 	@$(STUDY) compute --profile $(PROFILE)
 	@$(MAKE) html
 	@$(STUDY) report --profile $(PROFILE)
