@@ -30,11 +30,12 @@ def html(tmp_path_factory):
         **{"CACHEQUANT_RESULTS": "reference", "TQDM_DISABLE": "1", "JUPYTER_PREFER_ENV_PATH": "1"},
         **{"IPYTHONDIR": str(tree / "notebooks" / "ipython")},
     }
+    jupyter_book = str(Path(sys.executable).parent / "jupyter-book")
     for command in (
-        ["-m", "cachequant.study", "stage"],
-        ["-m", "jupyter_book", "build", ".", "-q", "-n", "-W", "--keep-going"],
+        [sys.executable, "-m", "cachequant.study", "stage"],
+        [jupyter_book, "build", ".", "-q", "-n", "-W", "--keep-going"],
     ):
-        done = subprocess.run([sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     return tree / "_build" / "html"
 
