@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 GPT2 = dict(
-    model_type="gpt2", vocab_size=131, n_positions=96, n_embd=40, n_layer=2, n_head=5, bos_token_id=None, eos_token_id=None
+    model_type="gpt2", vocab_size=131, n_positions=96, n_embd=40, n_layer=2, n_head=5,
+    bos_token_id=None, eos_token_id=None,
 )  # fmt: skip
 LLAMA = dict(
     model_type="llama", vocab_size=131, max_position_embeddings=96, hidden_size=48, intermediate_size=80,

@@ -11,7 +11,8 @@ COLUMNS = [Column("scheme", "Scheme", measured=False), Column("ppl", "Perplexity
 def result(set_name="local", text="t", rows=(("int8", 30.123), ("fp32", -1.5)), cpu="A"):
     origin = {
         **{"models": [{"name": "m", "sha256": "0"}, {"name": "r", "sha256": "1", "random": True}]},
-        **{"texts": [{"name": text, "sha256": "0"}], "threads": {"numba": 2}, "cpu": {"model": cpu, "cores": 2, "logical": 4}},
+        **{"texts": [{"name": text, "sha256": "0"}], "threads": {"numba": 2}},
+        **{"cpu": {"model": cpu, "cores": 2, "logical": 4}},
     }
     return Result("09_x", set_name, {}, origin, {"rows": [{"scheme": s, "ppl": p} for s, p in rows]})
 
