@@ -44,7 +44,8 @@ book: setup ## compute what is out of date (PROFILE, 20 minutes at most by defau
 
 html: setup ## render the results that are there, without computing; RESULTS=runs/NAME shows a rerun
 	@$(STUDY) stage
-	@$(BIN)/jupyter-book build . -q -n -W --keep-going >/dev/null || { rm -rf _build/.doctrees; exit 1; }
+	@said=$$($(BIN)/jupyter-book build . -q -n -W --keep-going 2>&1) || \
+	  { echo "$$said"; rm -rf _build/.doctrees; exit 1; }
 	@echo "$(CURDIR)/_build/html/index.html"
 
 run: setup ## rerun one notebook: make run NB=05_quality_grid P="max_tokens: 4096, window: 512" NAME=mine

@@ -26,6 +26,8 @@ def html(tmp_path_factory):
         shutil.copy(ROOT / name, tree)
     for name in ("book", "notebooks", "results/reference"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("executed", "__pycache__"))
+    (tree / ".pytest_cache").mkdir()  # what other tools leave behind is not a page
+    (tree / ".pytest_cache" / "README.md").write_text("# pytest cache directory\n")
     environment = os.environ | {
         **{"CACHEQUANT_RESULTS": "reference", "TQDM_DISABLE": "1", "JUPYTER_PREFER_ENV_PATH": "1"},
         **{"IPYTHONDIR": str(tree / "notebooks" / "ipython")},
