@@ -10,6 +10,8 @@ from cachequant.schemes import BFP8, EXACT, INT8, POW2, Block, Quantizer, Row, S
 QUANTIZERS = [s.weight for s in schemes.grid().values()] + [
     Quantizer(Block(32), EXACT, half=True),
     Quantizer(Row(), EXACT, half=True),
+    Quantizer(Row(), EXACT, bits=12),
+    Quantizer(Block(32), POW2, bits=16),
 ]
 
 
@@ -27,14 +29,14 @@ def test_error_is_at_most_half_a_step(rng, quantizer, k):
     q = quantize.quantize(x, quantizer)
     step = np.repeat(q.steps(), quantizer.block(k), axis=1)[:, :k]
     assert (np.abs(quantize.dequantize(q) - x) <= step * 0.50001).all()
-    assert q.codes.min() >= -127
+    assert q.codes.min() >= -quantizer.largest_code
 
 
 @pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda q: q.name)
 def test_scale_is_the_smallest_allowed(rng, quantizer):
     x = np.concatenate([rng.standard_normal((40, 64)), 2.0 ** rng.integers(-20, 20, (8, 64))]).astype(np.float32)
     q = quantize.quantize(x, quantizer)
-    scale = q.steps().astype(np.float64) * 127
+    scale = q.steps().astype(np.float64) * quantizer.largest_code
     largest = np.abs(x).reshape(len(x), q.steps().shape[1], -1).max(-1)
     largest = np.broadcast_to(largest.max() if quantizer.granularity == Tensor() else largest, scale.shape)
     n = quantizer.scale.steps

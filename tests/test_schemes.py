@@ -1,15 +1,18 @@
 """Names, presets and the cost in bits of the schemes."""
 
+from dataclasses import replace
+
 import pytest
 
 from cachequant import schemes
 from cachequant.errors import InputError
-from cachequant.schemes import BFP8, INT8, Block, Quantizer, ScaleRule
+from cachequant.schemes import BFP8, EXACT, INT8, Block, Quantizer, Row, ScaleRule, Scheme
 
 
 def test_presets_and_grid():
     assert list(schemes.PRESETS) == [
         "fp32", "int8", "bfp8", "int8-block32", "bfp8-row", "int8-tensor-w", "int8-tensor", "w8", "bfp8-w",
+        "w8a12", "w8a16",
     ]  # fmt: skip
     assert len(schemes.grid()) == 35
     assert schemes.get("block32-pow2").weight == schemes.get("bfp8").weight == BFP8
@@ -35,6 +38,11 @@ def test_unknown_head_and_odd_sizes():
         lambda: Block(48),
         lambda: ScaleRule(3),
         lambda: Quantizer(Block(32), ScaleRule(1), half=True),
+        lambda: Quantizer(Row(), EXACT, bits=7),
+        lambda: Quantizer(Row(), EXACT, half=True, bits=12),
+        lambda: Scheme("odd", replace(INT8, bits=12)),
+        lambda: Scheme("odd", INT8, INT8, replace(INT8, bits=16)),
+        lambda: Scheme("odd", None, INT8),
     ):
         with pytest.raises(InputError):
             make()

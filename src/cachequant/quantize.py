@@ -1,8 +1,9 @@
 """Reference quantization in NumPy: what every kernel has to reproduce bit for bit.
 
-The largest magnitude `a` of a group gives a scale `s >= a` by the rule; a code is rint(x * (127 / s)), worth s / 127.
-All arithmetic is float32, rounding is half to even. Groups whose largest magnitude is below `TINY` become zeros with
-step 0. Powers 2^(k/n) stop at 2^127, the largest that float32 holds: larger magnitudes clip to it.
+The largest magnitude `a` of a group gives a scale `s >= a` by the rule; with L the largest code (127 for 8 bits), a
+code is rint(x * (L / s)), worth s / L. All arithmetic is float32, rounding is half to even. Groups whose largest
+magnitude is below `TINY` * L become zeros with step 0. Powers 2^(k/n) stop at 2^127, the largest that float32 holds:
+larger magnitudes clip to it.
 """
 
 from dataclasses import dataclass
@@ -10,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cachequant.errors import InputError, NumericsError
-from cachequant.schemes import MAX_CODE, Quantizer, ScaleRule, Tensor
+from cachequant.schemes import BITS, Quantizer, ScaleRule, Tensor
 
-TINY = np.float32(1.5e-36)  # 127 times the smallest normal float32: below it a step would be denormal
-_MAX = np.float32(MAX_CODE)
+TINY = np.float32(1.2e-38)  # a little above the smallest normal float32: no step is denormal
 _ZERO_INDEX = {"int8": -128, "int16": -(2**15)}  # marks a group of zeros among stored indices
 
 
@@ -26,7 +26,7 @@ def steps_in_octave(n: int) -> np.ndarray:
 class Quantized:
     """Codes of an (N, K) matrix with their scales.
 
-    codes : (N, K) int8 in [-127, 127].
+    codes : (N, K) int8 in [-127, 127]; int16 for more than 8 bits.
     scales : (N, B) as stored, (1, 1) for one scale a tensor: float steps, or int8/int16 indices k of scales 2^(k/n).
     """
 
@@ -40,12 +40,12 @@ class Quantized:
 
     def steps(self) -> np.ndarray:
         """Float32 worth of one code, (N, B)."""
-        n = self.quantizer.scale.steps
+        n, most = self.quantizer.scale.steps, np.float32(self.quantizer.largest_code)
         if n is None:
             steps = self.scales.astype(np.float32)
         else:
             zero = self.scales == _ZERO_INDEX[self.scales.dtype.name]
-            steps = np.where(zero, np.float32(0), _scale_of_index(np.where(zero, 0, self.scales), n) / _MAX)
+            steps = np.where(zero, np.float32(0), _scale_of_index(np.where(zero, 0, self.scales), n) / most)
         return np.broadcast_to(steps, (len(self.codes), steps.shape[1]))
 
 
@@ -93,26 +93,32 @@ def quantize(x: np.ndarray, quantizer: Quantizer) -> Quantized:
     if quantizer.granularity == Tensor():
         largest = largest.max(keepdims=True)
     scales, scale = _stored_scales(largest, quantizer)
+    most = np.float32(quantizer.largest_code)
     with np.errstate(divide="ignore", over="ignore"):
-        inverse = np.where(largest < TINY, np.float32(0), np.float32(1) / scale if quantizer.half else _MAX / scale)
-    codes = np.clip(np.rint(blocks * inverse[..., None]), -_MAX, _MAX).astype(np.int8)
+        inverse = np.float32(1) / scale if quantizer.half else most / scale
+    inverse = np.where(largest < TINY * most, np.float32(0), inverse)
+    codes = np.clip(np.rint(blocks * inverse[..., None]), -most, most)
+    codes = codes.astype(np.int8 if quantizer.bits == BITS else np.int16)
     return Quantized(np.ascontiguousarray(codes.reshape(len(x), -1)[:, : x.shape[1]]), scales, quantizer)
 
 
 def _stored_scales(largest: np.ndarray, quantizer: Quantizer) -> tuple[np.ndarray, np.ndarray]:
-    """Scales as stored, and the float32 divisor of 127 (for float16 scales: the step itself)."""
-    zero, n = largest < TINY, quantizer.scale.steps
+    """Scales as stored, and the float32 divisor of the largest code (for float16 scales: the step itself)."""
+    n, most = quantizer.scale.steps, np.float32(quantizer.largest_code)
+    zero = largest < TINY * most
     if n is not None:
         index = np.where(
             zero, 0, np.minimum(_scale_index(np.where(zero, np.float32(1), largest), quantizer.scale), 127 * n)
         )
         stored = np.where(zero, _ZERO_INDEX[quantizer.scale_dtype], index).astype(quantizer.scale_dtype)
         return stored, _scale_of_index(index, n)
-    step = np.where(zero, np.float32(0), largest / _MAX)
+    step = np.where(zero, np.float32(0), largest / most)
     if not quantizer.half:
         return step, largest
     if step.max() > np.finfo(np.float16).max:
-        raise InputError(f"magnitude {largest.max()} does not fit a float16 scale; at most {65504 * MAX_CODE}")
+        raise InputError(
+            f"magnitude {largest.max()} does not fit a float16 scale; at most {65504 * quantizer.largest_code}"
+        )
     half = step.astype(np.float16)
     half = np.where(half.astype(np.float32) < step, np.nextafter(half, np.float16(np.inf)), half)
     return half, half.astype(np.float32)

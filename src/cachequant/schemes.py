@@ -1,6 +1,7 @@
 """Number formats: how 8-bit codes share scales, and which matrices use which format.
 
-A `Quantizer` is symmetric 8-bit: a *granularity* (what shares a scale) and a *scale rule* (which scales are allowed).
+A `Quantizer` is symmetric: a *granularity* (what shares a scale) and a *scale rule* (which scales are allowed). Codes
+have 8 bits; those of activations may have 12 or 16, where multiplying them costs no more.
 BFP8 is block floating point: blocks of 32 with power-of-two scales (as in MSFP and the OCP MX formats); "int8" is
 the usual dynamic scheme with one exact scale a row (LLM.int8(), section 2; per token for activations).
 """
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from cachequant.errors import InputError
 
 BITS = 8
-MAX_CODE = 127
+CODE_BITS = (BITS, 12, 16)
 
 
 @dataclass(frozen=True)
@@ -83,26 +84,38 @@ EXACT, POW2 = ScaleRule(None), ScaleRule(1)
 
 @dataclass(frozen=True)
 class Quantizer:
-    """Symmetric 8-bit codes in [-127, 127], each worth one step = scale / 127.
+    """Symmetric codes of `bits` bits, [-127, 127] for 8, each worth one step = scale / largest code.
 
     Parameters
     ----------
     granularity : what shares a scale.
     scale : the scales that are allowed.
     half : store exact scales as float16 (rounded up, so that nothing clips) instead of float32.
+    bits : of a code: 8, or for activations 12 or 16.
     """
 
     granularity: Granularity
     scale: ScaleRule
     half: bool = False
+    bits: int = BITS
 
     def __post_init__(self):
         if self.half and self.scale != EXACT:
             raise InputError(f"float16 scales go with the exact rule, not with {self.scale.name!r}")
+        if self.bits not in CODE_BITS:
+            raise InputError(f"codes of {self.bits!r} bits: allowed are {', '.join(map(str, CODE_BITS))}")
+        if self.half and self.bits != BITS:
+            raise InputError(f"float16 scales go with codes of {BITS} bits, not of {self.bits}")
 
     @property
     def name(self) -> str:
-        return f"{self.granularity.name}-{self.scale.name}" + ("-fp16" if self.half else "")
+        wide = f"-{self.bits}bit" if self.bits != BITS else ""
+        return f"{self.granularity.name}-{self.scale.name}" + ("-fp16" if self.half else "") + wide
+
+    @property
+    def largest_code(self) -> int:
+        """127, 2047 or 32767."""
+        return 2 ** (self.bits - 1) - 1
 
     @property
     def scale_dtype(self) -> str:
@@ -118,7 +131,7 @@ class Quantizer:
 
     def bits_per_value(self, rows: int, k: int) -> float:
         """Bits a value of a (rows, k) matrix, its scales counted as they are stored."""
-        return BITS + self.scale_bits * self.granularity.scales(rows, k) / (rows * k)
+        return self.bits + self.scale_bits * self.granularity.scales(rows, k) / (rows * k)
 
 
 @dataclass(frozen=True)
@@ -133,6 +146,16 @@ class Scheme:
     weight: Quantizer | None = None
     activation: Quantizer | None = None
     head: Quantizer | None = None
+
+    def __post_init__(self):
+        for place, quantizer in (("weight", self.weight), ("head", self.head)):
+            if quantizer and quantizer.bits != BITS:
+                raise InputError(
+                    f"scheme {self.name!r}: {place} format {quantizer.name!r} has codes of {quantizer.bits} bits; "
+                    f"those of weights have {BITS}, only activations may have more"
+                )
+        if self.activation and not self.weight:
+            raise InputError(f"scheme {self.name!r}: an activation format needs a weight format beside it")
 
     @property
     def chunk_stable(self) -> bool:
@@ -161,6 +184,8 @@ PRESETS = {
         _both("int8-tensor", Quantizer(Tensor(), EXACT)),
         Scheme("w8", INT8),
         Scheme("bfp8-w", BFP8),
+        Scheme("w8a12", INT8, replace(INT8, bits=12)),
+        Scheme("w8a16", INT8, replace(INT8, bits=16)),
     )
 }
 HEADS = {"int8": INT8, "int8-block32": Quantizer(Block(32), EXACT, half=True)}

@@ -1,6 +1,7 @@
 """Products against naive NumPy, bit for bit: odd shapes, every scheme, extreme values, any rows, any threads."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -34,10 +35,14 @@ def expected(x, w, weight, activation, bias=None, residual=None):
     q = quantize(w, weight)
     if activation is None:
         return matmul_weights(x, q.codes, q.steps(), weight.block(k), bias, residual)
-    p, block = quantize(x, activation), min(weight.block(k), activation.block(k))
+    p, block = quantize(x, activation), min(weight.block(k), activation.block(k), pack.longest(activation.bits))
     at = np.arange(-(-k // block)) * block
     steps = [r.steps()[:, at // f.block(k)] for r, f in ((p, activation), (q, weight))]
     return matmul_codes(p.codes, steps[0], q.codes, steps[1], block, bias, residual)
+
+
+def wide(bits):
+    return Quantizer(Row(), EXACT, bits=bits)
 
 
 def packed(w, weight, kernel_set):
@@ -103,6 +108,37 @@ def test_weights_and_inputs_may_have_different_blocks(weight, activation, kernel
     np.testing.assert_array_equal(got, expected(x, w, weight, activation))
 
 
+WIDE = [s for s in SETS if s.wide] + [s.emulated for s in simd.SETS.values() if s.wide and s not in SETS]
+
+
+@pytest.mark.parametrize("kernel_set", WIDE, ids=lambda s: s.name)
+@pytest.mark.parametrize("bits", [12, 16])
+@pytest.mark.parametrize("shape", [*SHAPES, (5, 20, 9000)], ids=shape_id)
+def test_inputs_of_more_than_8_bits(shape, bits, kernel_set):
+    """Sums of 16 bits are cut after 512 values of k, those of 12 bits after 8,192."""
+    x, w, bias, residual = operands(*shape)
+    for weight, activation in (
+        (schemes.INT8, wide(bits)),
+        (BLOCK32, wide(bits)),
+        (schemes.INT8, replace(BLOCK32, bits=bits)),
+    ):
+        got = gemm.matmul(x, packed(w, weight, kernel_set), activation, bias, residual)
+        np.testing.assert_array_equal(got, expected(x, w, weight, activation, bias, residual))
+
+
+@pytest.mark.parametrize("kernel_set", WIDE, ids=lambda s: s.name)
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_no_sum_overflows(bits, kernel_set):
+    """The largest codes of one sign, at the longest sums that are not cut and beyond."""
+    for k in (pack.longest(bits), 2 * pack.longest(bits) + 3):
+        x, w = np.ones((2, k), np.float32), np.ones((3, k), np.float32)
+        x[1] = -1
+        got = gemm.matmul(x, packed(w, schemes.INT8, kernel_set), wide(bits))
+        np.testing.assert_array_equal(got, expected(x, w, schemes.INT8, wide(bits)))
+        np.testing.assert_allclose(np.abs(got), k, rtol=1e-6)
+        assert (np.sign(got) == [[1], [-1]]).all()
+
+
 @pytest.mark.parametrize("kernel_set", SETS, ids=lambda s: s.name)
 @pytest.mark.parametrize("granularity", [Row(), Block(256)], ids=lambda g: g.name)
 def test_extreme_codes_do_not_saturate(granularity, kernel_set):
@@ -137,6 +173,8 @@ ARMS = {
     "bfp8": (schemes.BFP8, schemes.BFP8),
     "w8": (schemes.INT8, None),
     "bfp8-w": (schemes.BFP8, None),
+    "w8a12": (schemes.INT8, wide(12)),
+    "w8a16": (schemes.INT8, wide(16)),
 }
 
 
@@ -144,7 +182,7 @@ ARMS = {
 def test_rows_do_not_depend_on_their_neighbours_or_on_threads(arm):
     weight, activation = ARMS[arm]
     x, w, bias, residual = operands(270, 190, 576)
-    matrix = packed(w, weight, SETS[0])
+    matrix = packed(w, weight, WIDE[0] if activation and activation.bits > 8 else SETS[0])
     before = kernels.get_threads()
     try:
         kernels.set_threads(1)

@@ -8,9 +8,9 @@ SETS = [s for s in simd.SETS.values() if s.runs_here]
 
 @pytest.fixture(autouse=True)
 def forget():
-    selfcheck.active.cache_clear()
+    selfcheck.first_sound.cache_clear()
     yield
-    selfcheck.active.cache_clear()
+    selfcheck.first_sound.cache_clear()
 
 
 @pytest.mark.parametrize("kernel_set", SETS, ids=lambda s: s.name)
@@ -28,13 +28,22 @@ def test_a_broken_kernel_is_found_and_the_next_set_taken(monkeypatch):
     broken[native.CHAIN_CODES] = broken[native.CHAIN_FLOATS]
     table = native.table
     monkeypatch.setattr(native, "table", lambda s: broken if s == SETS[0] else table(s))
-    monkeypatch.setattr(simd, "available", lambda: SETS)
+    monkeypatch.setattr(simd, "available", lambda wide: SETS)
     with pytest.warns(UserWarning, match=f"{SETS[0].name}.*row-exact"):
         assert selfcheck.active() == SETS[-1] != SETS[0]
-    selfcheck.active.cache_clear()
-    monkeypatch.setattr(simd, "available", lambda: SETS[:1])
+    selfcheck.first_sound.cache_clear()
+    monkeypatch.setattr(simd, "available", lambda wide: SETS[:1])
     with pytest.warns(UserWarning), pytest.raises(CachequantError, match="no kernel set"):
         selfcheck.active()
+
+
+def test_inputs_of_more_than_8_bits_have_a_set_of_their_own(monkeypatch):
+    assert selfcheck.active(wide=True) == next(s for s in SETS if s.wide)
+    if narrow := [s.name for s in SETS if not s.wide]:
+        monkeypatch.setenv("CACHEQUANT_KERNELS", narrow[0])
+        assert selfcheck.active(wide=True).wide
+    monkeypatch.setenv("CACHEQUANT_KERNELS", "portable")
+    assert selfcheck.active(wide=True).name == "portable"
 
 
 def test_the_environment_restricts_the_sets(monkeypatch):

@@ -68,7 +68,7 @@ def _kernel_set() -> tuple[str | None, list[str]]:
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        selfcheck.active.cache_clear()
+        selfcheck.first_sound.cache_clear()
         try:
             name, fault = selfcheck.active().name, []
         except InputError:

@@ -89,7 +89,7 @@ class Decoder:
         def linear(*names: str) -> PackedLinear:
             names = [prefix + n for n in names]
             matrices, biases = [weights[n + ".weight"] for n in names], [weights.get(n + ".bias") for n in names]
-            return pack(matrices, biases, self.scheme.weight, self.scheme.activation)
+            return pack(matrices, biases, self.scheme)
 
         gpt2 = self.config.family == "gpt2"
         return Layer(

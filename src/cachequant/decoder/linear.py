@@ -31,28 +31,23 @@ class PackedLinear:
         return self.weight.nbytes + (self.bias.nbytes if self.bias is not None else 0)
 
 
-def pack(
-    weights: list[np.ndarray],
-    biases: list[np.ndarray | None],
-    weight: Quantizer | None,
-    activation: Quantizer | None,
-) -> PackedLinear:
-    """Quantize each (N_i, K) matrix alone, then stack them, so that stacking changes no value."""
-    if weight is None:
+def pack(weights: list[np.ndarray], biases: list[np.ndarray | None], scheme: Scheme) -> PackedLinear:
+    """Quantize each (N_i, K) matrix of a decoder block alone, then stack them, so that stacking changes no value."""
+    if scheme.weight is None:
         packed = gemm.pack_fp32(weights[0] if len(weights) == 1 else np.concatenate(weights))
     else:
-        packed = gemm.pack_codes(quantize.concatenate([quantize.quantize(w, weight) for w in weights]))
+        codes = quantize.concatenate([quantize.quantize(w, scheme.weight) for w in weights])
+        packed = gemm.pack_codes(codes, scheme.activation)
     if all(b is None for b in biases):
         bias = None
     else:
         filled = [np.zeros(len(w), np.float32) if b is None else b for w, b in zip(weights, biases, strict=True)]
         bias = np.concatenate(filled)
-    return PackedLinear(packed, bias, activation)
+    return PackedLinear(packed, bias, scheme.activation)
 
 
 def pack_head(weight: np.ndarray, scheme: Scheme) -> PackedLinear:
     """The (V, width) output projection; with a quantized head its inputs share the head's granularity, exact scales."""
-    if scheme.head is None:
-        return pack([weight], [None], None, None)
-    inputs = Quantizer(scheme.head.granularity, scheme.head.scale) if scheme.activation else None
-    return pack([weight], [None], scheme.head, inputs)
+    head = scheme.head
+    inputs = Quantizer(head.granularity, head.scale) if head and scheme.activation else None
+    return pack([weight], [None], Scheme("head", head, inputs))

@@ -44,9 +44,9 @@ def largest(typingctx, function, x, count, block, tops):
 
 
 @intrinsic
-def encode(typingctx, function, x, count, block, inverses, codes, sums):
+def encode(typingctx, function, x, count, block, most, inverses, codes, sums):
     """`rowops.encode`."""
-    return _call([address, integer, integer, address, address, address])
+    return _call([address, integer, integer, integer, address, address, address])
 
 
 @intrinsic

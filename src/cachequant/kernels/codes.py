@@ -7,23 +7,23 @@ from cachequant.kernels.calls import blocks, chain, largest
 from cachequant.kernels.jobs import DONE, JOB, SERIAL, TAKEN, counters, end_panel, panel_steps, place, plan, take, wait
 from cachequant.kernels.micro import FRESH, LAST
 from cachequant.kernels.native import BLOCKS_CODES, CHAIN_CODES, GROUP, LARGEST, ROWS, UNSIGNED
-from cachequant.kernels.quantize_rows import quantize_tile
+from cachequant.kernels.quantize_rows import RECORD, SHARED, quantize_tile
 from cachequant.kernels.simd import WIDTH
 
 CUT = 1024  # values of k of one pass of tiles: the part of a panel stays in L1
 
 
 @njit(cache=True)
-def _quantize(table, counts, x, x_block, block, rule, shared, units, steps):
+def _quantize(table, form, counts, x, shared, units, steps):
     """Quantize tiles of inputs until there are none left, and wait for those of other threads."""
     (m, k), tile, group = x.shape, table[ROWS], table[GROUP]
-    groups, record, tiles = -(-k // group), -(-k // block) * (1 + table[UNSIGNED]), -(-m // tile)
+    groups, record, tiles = -(-k // group), -(-k // form[RECORD]) * (1 + table[UNSIGNED]), -(-m // tile)
     while True:
         i = take(counts, TAKEN) * tile
         if i >= m:
             break
         at, rows = x.ctypes.data + 4 * i * k, min(tile, m - i)
-        quantize_tile(table, at, rows, k, x_block, block, rule, shared, units, i * groups, steps, i * record)
+        quantize_tile(table, form, at, rows, k, shared, units, i * groups, steps, i * record)
         take(counts, DONE)
     wait(counts, tiles)
 
@@ -64,68 +64,30 @@ def _multiply(table, threads, counts, units, steps, k, block, w, w_steps, kind, 
 
 
 @njit(cache=True)
-def _work(
-    table,
-    threads,
-    counts,
-    x,
-    x_block,
-    rule,
-    shared,
-    block,
-    w,
-    w_steps,
-    kind,
-    w_block,
-    units,
-    steps,
-    bias,
-    residual,
-    out,
-):
+def _work(table, form, threads, counts, x, shared, w, w_steps, kind, w_block, units, steps, bias, residual, out):
     """What one thread does."""
-    _quantize(table, counts, x, x_block, block, rule, shared, units, steps)
-    _multiply(table, threads, counts, units, steps, x.shape[1], block, w, w_steps, kind, w_block, bias, residual, out)
+    _quantize(table, form, counts, x, shared, units, steps)
+    k, block = x.shape[1], form[RECORD]
+    _multiply(table, threads, counts, units, steps, k, block, w, w_steps, kind, w_block, bias, residual, out)
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def multiply_codes(table, threads, x, x_block, rule, tensor, block, w, w_steps, kind, w_block, bias, residual, out):
-    """out = x @ W.T + bias + residual, x quantized in blocks of `x_block`, or with one scale if `tensor`.
+def multiply_codes(table, threads, x, form, w, w_steps, kind, w_block, bias, residual, out):
+    """out = x @ W.T + bias + residual, x quantized; sums are scaled and folded a record.
 
-    block : the smaller of the blocks of x and W, for which sums are scaled and folded.
+    form : see `quantize_rows.form_of`.
     w, w_steps, kind, w_block : see `pack.PackedMatrix`; the first two are addresses.
     bias, residual : empty arrays leave them out.
     """
     (m, k), n, counts = x.shape, out.shape[1], counters()
     units = np.empty(m * -(-k // table[GROUP]), np.int32)
-    steps = np.empty(m * -(-k // block) * (1 + table[UNSIGNED]), np.float32)
-    shared = _largest(table, x) if tensor else np.float32(-1)
+    steps = np.empty(m * -(-k // form[RECORD]) * (1 + table[UNSIGNED]), np.float32)
+    shared = _largest(table, x) if form[SHARED] else np.float32(-1)
     if threads == 1 or m * n * k < SERIAL:
-        _work(
-            table,
-            1,
-            counts,
-            x,
-            x_block,
-            rule,
-            shared,
-            block,
-            w,
-            w_steps,
-            kind,
-            w_block,
-            units,
-            steps,
-            bias,
-            residual,
-            out,
-        )
+        _work(table, form, 1, counts, x, shared, w, w_steps, kind, w_block, units, steps, bias, residual, out)
     else:
         for _ in prange(threads):
-            _work(
-                table, threads, counts, x, x_block, rule, shared, block, w, w_steps, kind, w_block,
-                units, steps, bias, residual, out,
-            )  # fmt: skip
+            _work(table, form, threads, counts, x, shared, w, w_steps, kind, w_block, units, steps, bias, residual, out)
 
 
 @njit(cache=True)

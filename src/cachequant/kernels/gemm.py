@@ -14,19 +14,19 @@ from numba import types
 from cachequant.kernels import get_threads, native, selfcheck
 from cachequant.kernels.codes import multiply_codes
 from cachequant.kernels.floats import multiply_floats
-from cachequant.kernels.pack import LONGEST, PackedMatrix, rows
+from cachequant.kernels.pack import PackedMatrix, longest, rows
 from cachequant.kernels.pack import pack_codes as _pack_codes
 from cachequant.kernels.pack import pack_fp32 as _pack_fp32
-from cachequant.kernels.quantize_rows import rule_of
+from cachequant.kernels.quantize_rows import form_of
 from cachequant.quantize import Quantized
-from cachequant.schemes import Quantizer, Tensor
+from cachequant.schemes import BITS, Quantizer
 
 __all__ = ["PackedMatrix", "matmul", "pack_codes", "pack_fp32", "rows"]
 
 _NONE1, _NONE2 = np.empty(0, np.float32), np.empty((0, 0), np.float32)
 _MATRIX, _VECTOR, _INT = types.float32[:, ::1], types.float32[::1], types.int64
 _TYPES = {
-    multiply_codes: [types.int64[::1], _INT, _MATRIX, *[_INT] * 8, _VECTOR, _MATRIX, _MATRIX],
+    multiply_codes: [types.int64[::1], _INT, _MATRIX, types.int64[::1], *[_INT] * 4, _VECTOR, _MATRIX, _MATRIX],
     multiply_floats: [types.int64[::1], _INT, _MATRIX, *[_INT] * 5, _VECTOR, _MATRIX, _MATRIX],
 }
 
@@ -42,9 +42,9 @@ def pack_fp32(w: np.ndarray) -> PackedMatrix:
     return _pack_fp32(w, selfcheck.active())
 
 
-def pack_codes(q: Quantized) -> PackedMatrix:
-    """Pack (N, K) codes and their scales for the kernels of this CPU."""
-    return _pack_codes(q, selfcheck.active())
+def pack_codes(q: Quantized, inputs: Quantizer | None = None) -> PackedMatrix:
+    """Pack (N, K) codes and their scales for the kernels of this CPU that take such `inputs` (None: float32)."""
+    return _pack_codes(q, selfcheck.active(wide=inputs is not None and inputs.bits > BITS))
 
 
 def matmul(
@@ -87,7 +87,5 @@ def _bind(w: PackedMatrix, activation: Quantizer | None):
     table = native.table(w.kernel_set)
     if activation is None:
         return activation, _compiled(multiply_floats), table, (*weights, w.kind == "codes")
-    x_block = activation.block(w.k)
-    tensor = activation.granularity == Tensor()
-    block = min(x_block, w.block, LONGEST)
-    return activation, _compiled(multiply_codes), table, (x_block, rule_of(activation), tensor, block, *weights)
+    how = form_of(activation, w.k, min(w.block, longest(activation.bits)))
+    return activation, _compiled(multiply_codes), table, (how, *weights)

@@ -6,10 +6,15 @@ import numpy as np
 
 from cachequant.kernels import simd
 from cachequant.quantize import Quantized
+from cachequant.schemes import BITS
 
 LINE = 64  # bytes of a cache line: where packed arrays start
-LONGEST = 1 << 16  # values whose products surely fit an int32 sum (127^2 * 2^16 < 2^31); longer rows are cut here
 FLOAT, EXPONENT, HALF = 0, 1, 2  # how steps are stored: float32, int8 e of 2^e / 127, float16
+
+
+def longest(bits: int) -> int:
+    """Values whose products with weights surely fit an int32 sum: 2^7 * 2^(bits - 1) * 2^(25 - bits) = 2^31."""
+    return 1 << (25 - bits)
 
 
 @dataclass(eq=False)
@@ -73,8 +78,8 @@ def pack_codes(q: Quantized, kernel_set: simd.KernelSet) -> PackedMatrix:
         values.view(np.uint8)[...] ^= 0x80
     block = q.quantizer.block(k)
     stored = _stored_steps(q)
-    if block > LONGEST:
-        block, stored = LONGEST, np.repeat(stored, -(-k // LONGEST), 1)
+    if block > longest(BITS):
+        block, stored = longest(BITS), np.repeat(stored, -(-k // longest(BITS)), 1)
     scales = _aligned((panels, stored.shape[1], simd.WIDTH), stored.dtype)
     if stored.dtype == np.int8:
         scales[...] = -127

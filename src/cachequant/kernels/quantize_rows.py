@@ -6,24 +6,34 @@ from numba import njit
 from cachequant.kernels.calls import bits_of_float, encode, float_of_bits, largest
 from cachequant.kernels.native import ENCODE, GROUP, LARGEST, UNSIGNED
 from cachequant.quantize import TINY, steps_in_octave
-from cachequant.schemes import SCALE_STEPS, Quantizer
+from cachequant.schemes import SCALE_STEPS, Quantizer, Tensor
 
+BLOCK, RECORD, RULE, LARGEST_CODE, SHARED = range(5)  # places in the numbers of `form_of`
 EXACT, HALF = 0, -1  # rules that are not a number of steps an octave
 _MANTISSAS = np.ones((1 + max(s or 0 for s in SCALE_STEPS), 1 + max(s or 0 for s in SCALE_STEPS)), np.float32)
 for _n in SCALE_STEPS[1:]:
     _MANTISSAS[_n, : _n + 1] = steps_in_octave(_n)
 
 
-def rule_of(quantizer: Quantizer) -> int:
-    """The scale rule as kernels take it: steps an octave, EXACT, or HALF (exact, rounded up to float16)."""
-    return HALF if quantizer.half else quantizer.scale.steps or EXACT
+def form_of(quantizer: Quantizer, k: int, part: int) -> np.ndarray:
+    """(5,) int64: how rows of `k` inputs become codes, as kernels take it.
+
+    BLOCK : values that share a step (k for one step a row).
+    RECORD : values for which kernels keep a step: `part`, or BLOCK if that is less.
+    RULE : steps an octave, EXACT, or HALF (exact, rounded up to float16).
+    LARGEST_CODE : 127 for 8 bits.
+    SHARED : whether one scale serves all rows.
+    """
+    rule = HALF if quantizer.half else quantizer.scale.steps or EXACT
+    block, shared = quantizer.block(k), quantizer.granularity == Tensor()
+    return np.array([block, min(part, block), rule, quantizer.largest_code, shared], np.int64)
 
 
 @njit(cache=True, error_model="numpy")
-def step_and_inverse(a, rule):
-    """(step, inverse) of a group with largest magnitude `a`; (0, 0) for a group of zeros."""
-    one, most = np.float32(1), np.float32(127)
-    if a < TINY:
+def step_and_inverse(a, rule, most):
+    """(step, inverse) of a group with largest magnitude `a`, `most` the largest code; (0, 0) for a group of zeros."""
+    one = np.float32(1)
+    if a < TINY * most:
         return np.float32(0), np.float32(0)
     if rule == EXACT:
         return a / most, most / a
@@ -48,40 +58,37 @@ def step_and_inverse(a, rule):
 
 
 @njit(cache=True, error_model="numpy")
-def _steps_and_inverses(tops, count, rule, steps, inverses):
+def _steps_and_inverses(tops, count, rule, most, steps, inverses):
     """`step_and_inverse` of many groups; the common rules as loops that LLVM vectorizes."""
-    most = np.float32(127)
     if rule == EXACT:
         for b in range(count):
-            zero = tops[b] < TINY
+            zero = tops[b] < TINY * most
             steps[b] = np.float32(0) if zero else tops[b] / most
             inverses[b] = np.float32(0) if zero else most / tops[b]
     elif rule == 1:
         for b in range(count):  # up to the next power of two: carry any mantissa into the exponent
             bits = min((bits_of_float(tops[b]) + 0x7FFFFF) & 0x7F800000, 254 << 23)
-            zero, scale = tops[b] < TINY, float_of_bits(bits)
+            zero, scale = tops[b] < TINY * most, float_of_bits(bits)
             steps[b] = np.float32(0) if zero else scale / most
             inverses[b] = np.float32(0) if zero else most / scale
     else:
         for b in range(count):
-            steps[b], inverses[b] = step_and_inverse(tops[b], rule)
+            steps[b], inverses[b] = step_and_inverse(tops[b], rule, most)
 
 
 @njit(cache=True, error_model="numpy")
-def quantize_tile(table, x, rows, k, block, part, rule, shared, units, first_unit, steps, first_step):
+def quantize_tile(table, form, x, rows, k, shared, units, first_unit, steps, first_step):
     """Quantize `rows` rows of `k` floats at address `x` into one tile.
 
-    block : values that share a step (k for one step a row).
-    part : values of one record of `steps`: `block` or a divisor, where the weights have smaller blocks.
-    rule : see `rule_of`.
+    form : see `form_of`.
     shared : largest magnitude to use for every group, negative to look for it in the group.
     units : int32 scratch; from `first_unit` on it becomes [group of k][row].
     steps : float32 scratch; from `first_step` on it becomes records of [row] steps, for unsigned sets followed by
         [row] int32 start values.
     """
-    group, unsigned = table[GROUP], table[UNSIGNED]
+    group, unsigned, block, part = table[GROUP], table[UNSIGNED], form[BLOCK], form[RECORD]
     groups, count, records = -(-k // group), -(-k // block), -(-k // part)
-    starts = steps.view(np.int32)
+    starts, most = steps.view(np.int32), np.float32(form[LARGEST_CODE])
     own, inverses, tops = np.empty(records, np.float32), np.empty(records, np.float32), np.empty(records, np.float32)
     sums = np.empty(records, np.int32)
     line = np.empty(groups, np.int32)
@@ -90,12 +97,12 @@ def quantize_tile(table, x, rows, k, block, part, rule, shared, units, first_uni
             largest(table[LARGEST], x, k, block, tops.ctypes.data)
         else:
             tops[:count] = shared
-        _steps_and_inverses(tops, count, rule, own, inverses)
+        _steps_and_inverses(tops, count, form[RULE], most, own, inverses)
         if records > count:
             for i in range(records - 1, -1, -1):  # backwards: a step moves to places at or after its own
                 own[i], inverses[i] = own[i * part // block], inverses[i * part // block]
         line[groups - 1] = 0  # k may end within a group
-        encode(table[ENCODE], x, k, part, inverses.ctypes.data, line.ctypes.data, sums.ctypes.data)
+        encode(table[ENCODE], x, k, part, form[LARGEST_CODE], inverses.ctypes.data, line.ctypes.data, sums.ctypes.data)
         for i in range(records):
             place = first_step + i * rows * (1 + unsigned) + r
             steps[place] = own[i]

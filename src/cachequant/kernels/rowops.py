@@ -99,14 +99,16 @@ def largest(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
 
 
 def encode(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
-    """void (x, count, block, inverses, codes, sums): codes = clip(rint(x * inverse of the block)), and their sums.
+    """void (x, count, block, most, inverses, codes, sums): codes = rint(x * inverse of the block), and their sums.
 
-    Codes are as wide as the set's inputs: int16 for groups of 2, int8 for groups of 4.
+    Clipped to [-most, most]. Codes are as wide as the set's inputs: int16 for groups of 2, int8 for groups of 4.
     """
-    takes = [POINTER, I64, I64, POINTER, POINTER, POINTER]
+    takes = [POINTER, I64, I64, I64, POINTER, POINTER, POINTER]
     function, builder = entry(module, "encode", ir.VoidType(), takes)
-    x, count, block, inverses, codes, sums = function.args
+    x, count, block, most, inverses, codes, sums = function.args
     size_of_code = 4 // kernel_set.group
+    highest = builder.trunc(most, I32)
+    bounds = {LANES: splat(builder, highest, LANES), 1: highest}
 
     def one(index, start, size):
         inverse = read(builder, inverses, index, 4, F32)
@@ -117,8 +119,7 @@ def encode(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
             value = builder.fadd(builder.fmul(value, scale), constant(ROUND, value))
             code = builder.bitcast(value, like(I32, lanes))
             code = builder.sub(code, constant(ROUND_BITS, code))
-            for limit, order in ((127, "<"), (-127, ">")):
-                bound = constant(limit, code)
+            for bound, order in ((bounds[lanes], "<"), (builder.neg(bounds[lanes]), ">")):
                 code = builder.select(builder.icmp_signed(order, code, bound), code, bound)
             narrow = builder.trunc(code, like(ir.IntType(8 * size_of_code), lanes))
             write(builder, narrow, codes, place, size_of_code)

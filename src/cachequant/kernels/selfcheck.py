@@ -1,6 +1,7 @@
 """Start-up check of the kernels against NumPy: what this CPU, or this build of LLVM, gets wrong is not used."""
 
 import warnings
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -8,20 +9,27 @@ import numpy as np
 from cachequant.errors import CachequantError
 from cachequant.kernels import pack, simd
 from cachequant.quantize import dequantize, quantize
-from cachequant.schemes import BFP8, INT8
+from cachequant.schemes import BFP8, CODE_BITS, INT8
 
 ROWS, OUTPUTS, K = 7, 35, 291  # a full tile and a rest of rows, panels and k
 
 
-@cache
-def active() -> simd.KernelSet:
+def active(wide: bool = False) -> simd.KernelSet:
     """The kernel set in use: the best one of this CPU that is sound, with a warning for each that is not.
+
+    wide : the best one for inputs of more than 8 bits.
 
     Raises
     ------
     CachequantError : none is sound.
     """
-    for kernel_set in simd.available():
+    return first_sound(tuple(simd.available(wide)))
+
+
+@cache
+def first_sound(kernel_sets: tuple[simd.KernelSet, ...]) -> simd.KernelSet:
+    """The first kernel set that computes right; see `active`."""
+    for kernel_set in kernel_sets:
         faults = check(kernel_set)
         if not faults:
             return kernel_set
@@ -43,6 +51,9 @@ def check(kernel_set: simd.KernelSet) -> list[str]:
         matrix, values = pack.pack_codes(q, kernel_set), dequantize(q).T
         cases[quantizer.name] = matrix, quantizer, dequantize(quantize(x, quantizer)) @ values
         cases[quantizer.name + " weights"] = matrix, None, x @ values
+    if kernel_set.wide:
+        inputs, q = replace(INT8, bits=max(CODE_BITS)), quantize(w, INT8)
+        cases[inputs.name] = pack.pack_codes(q, kernel_set), inputs, dequantize(quantize(x, inputs)) @ dequantize(q).T
     return [
         name
         for name, (matrix, activation, truth) in cases.items()

@@ -36,6 +36,11 @@ class KernelSet:
         return replace(self, name=self.name + "-emulated", rows=3, instruction="", needs=frozenset())
 
     @property
+    def wide(self) -> bool:
+        """Whether inputs may have up to 16 bits."""
+        return self.group == 2
+
+    @property
     def runs_here(self) -> bool:
         return self.needs <= cpu.features()
 
@@ -57,8 +62,10 @@ SETS = {
 }
 
 
-def available() -> list[KernelSet]:
+def available(wide: bool = False) -> list[KernelSet]:
     """Kernel sets of this CPU, best first; CACHEQUANT_KERNELS restricts them to one.
+
+    wide : only sets that take inputs of more than 8 bits, also if CACHEQUANT_KERNELS names one that does not.
 
     Raises
     ------
@@ -66,8 +73,7 @@ def available() -> list[KernelSet]:
     """
     sets = [s for s in SETS.values() if s.runs_here]
     wanted = os.environ.get("CACHEQUANT_KERNELS")
-    if wanted is None:
-        return sets
-    if wanted not in [s.name for s in sets]:
+    if wanted is not None and wanted not in [s.name for s in sets]:
         raise InputError(f"CACHEQUANT_KERNELS={wanted!r}: this CPU runs {', '.join(s.name for s in sets)}")
-    return [SETS[wanted]]
+    asked = [s for s in sets if wanted in (None, s.name)]
+    return [s for s in asked if s.wide] or [s for s in sets if s.wide] if wide else asked

@@ -11,7 +11,7 @@ import numpy as np
 
 from cachequant import schemes
 from cachequant.quantize import Quantized, dequantize, quantize
-from cachequant.schemes import MAX_CODE, Quantizer
+from cachequant.schemes import Quantizer
 
 CEILING_DB = 150.0  # of a row that comes back unchanged
 
@@ -146,7 +146,7 @@ def worked_example(values: list[float], quantizer: Quantizer) -> dict:
     return {
         "values": list(values),
         "largest": float(np.abs(x).max()),
-        "scale": step * MAX_CODE,
+        "scale": step * quantizer.largest_code,
         "step": step,
         "codes": q.codes[0].tolist(),
         "back": dequantize(q)[0].tolist(),

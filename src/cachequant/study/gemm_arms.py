@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cachequant import quantize, schemes
+from cachequant import schemes
 from cachequant.errors import InputError
 from cachequant.schemes import Scheme
 
@@ -39,11 +39,10 @@ class OurArm:
         return x
 
     def product(self, weight: np.ndarray) -> Product:
-        from cachequant.kernels import gemm
+        from cachequant.decoder import linear
 
-        quantizer, activation = self._scheme.weight, self._scheme.activation
-        packed = gemm.pack_codes(quantize.quantize(weight, quantizer)) if quantizer else gemm.pack_fp32(weight)
-        return Product(lambda x: gemm.matmul(x, packed, activation), packed.nbytes)
+        layer = linear.pack([weight], [None], self._scheme)
+        return Product(layer, layer.nbytes)
 
 
 class TorchArm:
