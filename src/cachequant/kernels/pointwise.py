@@ -1,7 +1,8 @@
 """Norms, rotary positions and activations, row by row.
 
 Every row goes through the same arithmetic whatever the other rows are, with sums in the fixed order of `kernels.ir`.
-Kernels take plain arrays and check nothing.
+Kernels take plain arrays and check nothing; inside, rows are addresses, because a slice of an array counts references
+with an atomic operation, and its indices keep LLVM from vectorizing.
 """
 
 import numpy as np
@@ -18,10 +19,16 @@ def _floats(address, count):
     return carray(pointer(address), (count,), np.float32)
 
 
+@njit(inline="always")
+def _row(matrix, t):
+    """Address of row t of a contiguous matrix."""
+    return np.int64(matrix.ctypes.data) + 4 * t * matrix.shape[1]
+
+
 @njit(error_model="numpy", cache=True)
-def _rms_row(x, weight, eps, out):
-    n = x.size
-    factor = np.float32(1) / np.sqrt(row_squares(x.ctypes.data, n, np.float32(0)) / np.float32(n) + np.float32(eps))
+def _rms_row(x, weight, n, eps, out):
+    factor = np.float32(1) / np.sqrt(row_squares(x, n, np.float32(0)) / np.float32(n) + np.float32(eps))
+    x, weight, out = _floats(x, n), _floats(weight, n), _floats(out, n)
     for i in range(n):
         out[i] = x[i] * factor * weight[i]
 
@@ -36,19 +43,20 @@ def rms_norm(x, weight, eps, out):
     weight : (width,) float32.
     eps : float.
     """
+    n, w = x.shape[1], np.int64(weight.ctypes.data)
     if x.size < PARALLEL:
         for t in range(x.shape[0]):
-            _rms_row(x[t], weight, eps, out[t])
+            _rms_row(_row(x, t), w, n, eps, _row(out, t))
     else:
         for t in prange(x.shape[0]):
-            _rms_row(x[t], weight, eps, out[t])
+            _rms_row(_row(x, t), w, n, eps, _row(out, t))
 
 
 @njit(error_model="numpy", cache=True)
-def _layer_row(x, weight, bias, eps, out):
-    n = x.size
-    mean = row_sum(x.ctypes.data, n) / np.float32(n)
-    factor = np.float32(1) / np.sqrt(row_squares(x.ctypes.data, n, mean) / np.float32(n) + np.float32(eps))
+def _layer_row(x, weight, bias, n, eps, out):
+    mean = row_sum(x, n) / np.float32(n)
+    factor = np.float32(1) / np.sqrt(row_squares(x, n, mean) / np.float32(n) + np.float32(eps))
+    x, weight, bias, out = _floats(x, n), _floats(weight, n), _floats(bias, n), _floats(out, n)
     for i in range(n):
         out[i] = fma((x[i] - mean) * factor, weight[i], bias[i])
 
@@ -63,17 +71,18 @@ def layer_norm(x, weight, bias, eps, out):
     weight, bias : (width,) float32.
     eps : float.
     """
+    n, w, b = x.shape[1], np.int64(weight.ctypes.data), np.int64(bias.ctypes.data)
     if x.size < PARALLEL:
         for t in range(x.shape[0]):
-            _layer_row(x[t], weight, bias, eps, out[t])
+            _layer_row(_row(x, t), w, b, n, eps, _row(out, t))
     else:
         for t in prange(x.shape[0]):
-            _layer_row(x[t], weight, bias, eps, out[t])
+            _layer_row(_row(x, t), w, b, n, eps, _row(out, t))
 
 
 @njit(error_model="numpy", cache=True)
-def _rope_row(x, cos, sin, heads):
-    half = cos.size
+def _rope_row(x, cos, sin, half, heads):
+    cos, sin = _floats(cos, half), _floats(sin, half)
     for h in range(heads):
         low = _floats(x + h * half * 8, half)
         high = _floats(x + (h * 2 + 1) * half * 4, half)
@@ -83,10 +92,17 @@ def _rope_row(x, cos, sin, heads):
             high[i] = fma(b, cos[i], a * sin[i])
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
+@njit(error_model="numpy", cache=True, nogil=True, parallel=True)
 def _rope(x, cos, sin, start):
-    for t in range(x.shape[0]):
-        _rope_row(np.int64(x.ctypes.data) + t * x.strides[0], cos[start + t], sin[start + t], x.shape[1])
+    half, heads = cos.shape[1], x.shape[1]
+    if x.size < PARALLEL:
+        for t in range(x.shape[0]):
+            at = np.int64(x.ctypes.data) + t * x.strides[0]
+            _rope_row(at, _row(cos, start + t), _row(sin, start + t), half, heads)
+    else:
+        for t in prange(x.shape[0]):
+            at = np.int64(x.ctypes.data) + t * x.strides[0]
+            _rope_row(at, _row(cos, start + t), _row(sin, start + t), half, heads)
 
 
 def rope(x, cos, sin, start):
@@ -105,10 +121,10 @@ def rope(x, cos, sin, start):
 
 
 @njit(error_model="numpy", cache=True)
-def _silu_row(x, out):
-    n = out.size
+def _silu_row(x, n, out):
+    gate, up, out = _floats(x, n), _floats(x + 4 * n, n), _floats(out, n)
     for i in range(n):
-        out[i] = x[i] / (np.float32(1) + exp(-x[i])) * x[n + i]
+        out[i] = gate[i] / (np.float32(1) + exp(-gate[i])) * up[i]
 
 
 @njit(error_model="numpy", cache=True, nogil=True, parallel=True)
@@ -120,19 +136,21 @@ def silu_mul(gate_up, out):
     gate_up : (T, 2 F) float32, contiguous; gate is the first half of a row, up the second.
     out : (T, F) float32.
     """
+    n = out.shape[1]
     if out.size < PARALLEL:
         for t in range(out.shape[0]):
-            _silu_row(gate_up[t], out[t])
+            _silu_row(_row(gate_up, t), n, _row(out, t))
     else:
         for t in prange(out.shape[0]):
-            _silu_row(gate_up[t], out[t])
+            _silu_row(_row(gate_up, t), n, _row(out, t))
 
 
 @njit(error_model="numpy", cache=True)
-def _gelu_row(x):
+def _gelu_row(x, n):
     # tanh(u) = 2 / (1 + e^-2u) - 1, so gelu(x) = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3)
     a, b = np.float32(-2 * 0.7978845608028654), np.float32(-2 * 0.7978845608028654 * 0.044715)
-    for i in range(x.size):
+    x = _floats(x, n)
+    for i in range(n):
         v = x[i]
         x[i] = v / (np.float32(1) + exp(v * fma(b, v * v, a)))
 
@@ -147,7 +165,7 @@ def gelu_tanh(x):
     """
     if x.size < PARALLEL:
         for t in range(x.shape[0]):
-            _gelu_row(x[t])
+            _gelu_row(_row(x, t), x.shape[1])
     else:
         for t in prange(x.shape[0]):
-            _gelu_row(x[t])
+            _gelu_row(_row(x, t), x.shape[1])

@@ -91,7 +91,8 @@ def quantize_tile(table, form, x, rows, k, shared, units, first_unit, steps, fir
     starts, most = steps.view(np.int32), np.float32(form[LARGEST_CODE])
     own, inverses, tops = np.empty(records, np.float32), np.empty(records, np.float32), np.empty(records, np.float32)
     sums = np.empty(records, np.int32)
-    line = np.empty(groups, np.int32)
+    lines = np.empty((rows, groups), np.int32)
+    lines[:, groups - 1] = 0  # k may end within a group
     for r in range(rows):
         if shared < 0:
             largest(table[LARGEST], x, k, block, tops.ctypes.data)
@@ -101,13 +102,14 @@ def quantize_tile(table, form, x, rows, k, shared, units, first_unit, steps, fir
         if records > count:
             for i in range(records - 1, -1, -1):  # backwards: a step moves to places at or after its own
                 own[i], inverses[i] = own[i * part // block], inverses[i * part // block]
-        line[groups - 1] = 0  # k may end within a group
-        encode(table[ENCODE], x, k, part, form[LARGEST_CODE], inverses.ctypes.data, line.ctypes.data, sums.ctypes.data)
+        at = lines.ctypes.data + 4 * r * groups
+        encode(table[ENCODE], x, k, part, form[LARGEST_CODE], inverses.ctypes.data, at, sums.ctypes.data)
         for i in range(records):
             place = first_step + i * rows * (1 + unsigned) + r
             steps[place] = own[i]
             if unsigned:
                 starts[place + rows] = -128 * sums[i]
-        for g in range(groups):
-            units[first_unit + g * rows + r] = line[g]
         x += 4 * k
+    for g in range(groups):
+        for r in range(rows):
+            units[first_unit + g * rows + r] = lines[r, g]

@@ -10,7 +10,7 @@ from cachequant.kernels.micro import AHEAD, POINTER, counted, define, prefetch
 from cachequant.kernels.simd import WIDTH, KernelSet
 
 I8, I16 = ir.IntType(8), ir.IntType(16)
-LANES = 8
+LANES = 16  # two vectors of AVX2 a turn
 ROUND, ROUND_BITS = 12582912.0, 0x4B400000  # 1.5 * 2^23: adding it rounds to an integer in the low bits, half to even
 REPACK = 2.0**112  # float16 bits shifted into a float32 are 2^112 too small, denormals included
 
@@ -99,9 +99,10 @@ def largest(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
 
 
 def encode(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
-    """void (x, count, block, most, inverses, codes, sums): codes = rint(x * inverse of the block), and their sums.
+    """void (x, count, block, most, inverses, codes, sums): codes = rint(x * inverse of the block).
 
-    Clipped to [-most, most]. Codes are as wide as the set's inputs: int16 for groups of 2, int8 for groups of 4.
+    Clipped to [-most, most]. Codes are as wide as the set's inputs: int16 for groups of 2, int8 for groups of 4. Their
+    sums are kept for unsigned sets only, which need them.
     """
     takes = [POINTER, I64, I64, I64, POINTER, POINTER, POINTER]
     function, builder = entry(module, "encode", ir.VoidType(), takes)
@@ -125,7 +126,10 @@ def encode(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
             write(builder, narrow, codes, place, size_of_code)
             return code
 
-        write(builder, reduce_block(builder, start, size, code_of, builder.add), sums, index, 4)
+        if kernel_set.unsigned:
+            write(builder, reduce_block(builder, start, size, code_of, builder.add), sums, index, 4)
+        else:
+            reduce_block(builder, start, size, code_of, lambda now, code: now)
 
     each_block(builder, count, block, one)
     builder.ret_void()
