@@ -9,6 +9,7 @@ the usual dynamic scheme with one exact scale a row (LLM.int8(), section 2; per 
 from dataclasses import dataclass, replace
 
 from cachequant.errors import InputError
+from cachequant.transform import Transform
 
 BITS = 8
 CODE_BITS = (BITS, 12, 16)
@@ -139,13 +140,15 @@ class Scheme:
     """Formats of one model: block matrices (`weight`), their inputs (`activation`), and the output projection (`head`).
 
     None means float32. With a weight format and no activation format the codes are widened and multiplied in float32.
-    Embeddings stay float32 unless they are tied to a quantized head, which they then share.
+    Embeddings stay float32 unless they are tied to a quantized head, which they then share. `transform` changes the
+    basis of the block matrices' inputs before they are quantized.
     """
 
     name: str
     weight: Quantizer | None = None
     activation: Quantizer | None = None
     head: Quantizer | None = None
+    transform: Transform | None = None
 
     def __post_init__(self):
         for place, quantizer in (("weight", self.weight), ("head", self.head)):
@@ -156,6 +159,8 @@ class Scheme:
                 )
         if self.activation and not self.weight:
             raise InputError(f"scheme {self.name!r}: an activation format needs a weight format beside it")
+        if self.transform and (self.activation is None or self.activation.granularity == Tensor()):
+            raise InputError(f"scheme {self.name!r}: a transform needs inputs quantized by rows or blocks")
 
     @property
     def chunk_stable(self) -> bool:
@@ -186,6 +191,7 @@ PRESETS = {
         Scheme("bfp8-w", BFP8),
         Scheme("w8a12", INT8, replace(INT8, bits=12)),
         Scheme("w8a16", INT8, replace(INT8, bits=16)),
+        Scheme("int8-hadamard", INT8, INT8, transform=Transform(hadamard=512)),
     )
 }
 HEADS = {"int8": INT8, "int8-block32": Quantizer(Block(32), EXACT, half=True)}

@@ -6,6 +6,7 @@ import numpy as np
 
 from cachequant import quantize
 from cachequant.kernels import gemm
+from cachequant.kernels.rotate import rotate
 from cachequant.schemes import Quantizer, Scheme
 
 
@@ -36,8 +37,11 @@ def pack(weights: list[np.ndarray], biases: list[np.ndarray | None], scheme: Sch
     if scheme.weight is None:
         packed = gemm.pack_fp32(weights[0] if len(weights) == 1 else np.concatenate(weights))
     else:
+        basis = scheme.transform.basis(weights[0].shape[1]) if scheme.transform else None
+        if basis:
+            weights = [rotate(w, 1 / basis.factors, basis.block) * np.float32(1 / basis.block) for w in weights]
         codes = quantize.concatenate([quantize.quantize(w, scheme.weight) for w in weights])
-        packed = gemm.pack_codes(codes, scheme.activation)
+        packed = gemm.pack_codes(codes, scheme.activation, basis)
     if all(b is None for b in biases):
         bias = None
     else:

@@ -1,0 +1,85 @@
+"""Changes of basis of a layer's inputs that its weights undo: x W' = (x T)(W T^-1')' for any invertible T.
+
+An outlier costs everything that shares its scale. T spreads it over its neighbours before inputs are quantized: random
+signs and a Walsh-Hadamard rotation in blocks (QuaRot: Ashkboos et al. 2024, section 3), or moves it from inputs to
+weights, channel by channel (SmoothQuant: Xiao et al. 2023, section 4). Both are T = diag(factors) H. Weights are
+changed once; inputs cost K log2(block) additions a row while the model runs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cachequant.errors import InputError
+
+SMALLEST_BLOCK, LARGEST_BLOCK = 8, 4096  # of a rotation: one vector; what stays in the L1 cache
+
+
+@dataclass(frozen=True)
+class Transform:
+    """How the inputs of every block matrix are transformed.
+
+    hadamard : values that are rotated together, a power of two; rows of K take the largest one that divides K and is
+        not above this. None: no rotation.
+    seed : of the random signs in front of the rotation.
+    """
+
+    hadamard: int | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        h = self.hadamard
+        if h is not None and not (SMALLEST_BLOCK <= h <= LARGEST_BLOCK and h & (h - 1) == 0):
+            raise InputError(
+                f"a rotation over {h!r} values: allowed are powers of two from {SMALLEST_BLOCK} to {LARGEST_BLOCK}"
+            )
+
+    def basis(self, k: int) -> "Basis":
+        """The transform for inputs of `k` values.
+
+        Raises
+        ------
+        InputError : no power of two of at least `SMALLEST_BLOCK` divides `k`, so nothing could be rotated.
+        """
+        block = min(self.hadamard, k & -k)
+        if block < SMALLEST_BLOCK:
+            raise InputError(f"inputs of {k} values cannot be rotated: {k} is not a multiple of {SMALLEST_BLOCK}")
+        return Basis(signs(k, self.seed), block)
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """A transform of inputs of K values: y = H (factors * x), H in blocks of `block` values and not normalized.
+
+    factors : (K,) float32, none of them 0.
+    block : a power of two that divides K; 1 leaves H out.
+    """
+
+    factors: np.ndarray
+    block: int
+
+    def inputs(self, x: np.ndarray) -> np.ndarray:
+        """(M, K) float32 inputs in the new basis."""
+        return walsh_hadamard(x * self.factors, self.block)
+
+    def weights(self, w: np.ndarray) -> np.ndarray:
+        """(N, K) float32 weights for such inputs: `inputs(x) @ weights(w).T` is x @ w.T but for rounding."""
+        return walsh_hadamard(w * (1 / self.factors), self.block) * np.float32(1 / self.block)
+
+
+def signs(k: int, seed: int) -> np.ndarray:
+    """(k,) float32 of 1 and -1; raw bits of PCG64, which every version of NumPy gives alike."""
+    raw = np.atleast_1d(np.random.PCG64([seed, k]).random_raw(-(-k // 64)))
+    bits = np.unpackbits(raw.astype("<u8").view(np.uint8))[:k]
+    return np.float32(1) - 2 * bits.astype(np.float32)
+
+
+def walsh_hadamard(x: np.ndarray, block: int) -> np.ndarray:
+    """The (M, K) rows times the Walsh-Hadamard matrix of +-1 in blocks: log2(block) rounds of sums and differences."""
+    m, k = x.shape
+    step = 1
+    while step < block:
+        pairs = x.reshape(m, k // (2 * step), 2, step)
+        x = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2)
+        step *= 2
+    return x.reshape(m, k)
