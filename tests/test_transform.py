@@ -42,12 +42,27 @@ def test_signs_are_the_same_everywhere():
     assert abs(transform.signs(4096, 0).sum()) < 4 * 64
 
 
-@pytest.mark.parametrize("size", [0, 4, 48, 8192, -64])
+@pytest.mark.parametrize("size", [0, 2, 48, 8192, -64])
 def test_odd_rotations_are_refused(size):
-    with pytest.raises(InputError, match=f"{size}.*powers of two from 8 to 4096"):
+    with pytest.raises(InputError, match=f"{size}.*powers of two from 4 to 4096"):
         Transform(hadamard=size)
 
 
+def test_smoothing_moves_loud_channels_to_the_weights(rng):
+    x, w = np.array([4, 1, 0, 9], np.float32), np.array([1, 1, 3, 0], np.float32)
+    np.testing.assert_allclose(transform.smoothing(x, w, 0.5), [0.5, 1, 1, 1])
+    inputs = rng.standard_normal((7, 32)).astype(np.float32) * np.geomspace(0.1, 100, 32, dtype=np.float32)
+    top = np.abs(inputs).max(0)
+    smoothed = Transform(smooth=1.0).basis(32, top, np.ones(32, np.float32)).inputs(inputs)
+    np.testing.assert_allclose(np.abs(smoothed).max(0), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
+def test_odd_smoothing_is_refused(alpha):
+    with pytest.raises(InputError, match="0 to 1"):
+        Transform(smooth=alpha)
+
+
 def test_rows_that_cannot_be_rotated_are_refused():
-    with pytest.raises(InputError, match="60.*multiple of 8"):
-        Transform(hadamard=64).basis(60)
+    with pytest.raises(InputError, match="62.*multiple of 4"):
+        Transform(hadamard=64).basis(62)

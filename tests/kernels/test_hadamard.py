@@ -11,7 +11,20 @@ from cachequant.transform import Basis, signs, walsh_hadamard
 from naive import matmul_codes
 
 SETS = [s for s in simd.SETS.values() if s.runs_here] + [s.emulated for s in simd.SETS.values() if not s.runs_here]
-SIZES = [(8, 8), (40, 8), (48, 16), (96, 32), (576, 64), (640, 128), (768, 256), (1536, 512), (4096, 4096), (83, 1)]
+SIZES = [
+    (60, 4),
+    (62, 2),
+    (8, 8),
+    (40, 8),
+    (48, 16),
+    (96, 32),
+    (576, 64),
+    (640, 128),
+    (768, 256),
+    (1536, 512),
+    (4096, 4096),
+    (83, 1),
+]
 
 
 def size_id(size):

@@ -18,13 +18,13 @@ CHUNK = 64  # values that stay in registers: eight vectors
 def transform(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
     """void (x, count, factors, block, out): out = H (factors * x) over `count` floats.
 
-    `block` is 1 for no rotation, or a power of two from 8 on that divides `count`. `out` may be `x`.
+    `block` is 1 for no rotation, or a power of two that divides `count`. `out` may be `x`.
     """
     function, builder = entry(module, "transform", ir.VoidType(), [POINTER, I64, POINTER, I64, POINTER])
     x, count, factors, block, out = function.args
     done, many = builder.append_basic_block("done"), builder.append_basic_block("many")
     switch = builder.switch(block, many)
-    sizes = [1, *(2**n for n in range(LANES.bit_length() - 1, CHUNK.bit_length() - 1))]
+    sizes = [2**n for n in range(CHUNK.bit_length() - 1)]
     for size in sizes:
         switch.add_case(I64(size), builder.append_basic_block(f"block{size}"))
     for size, (_, place) in zip(sizes, switch.cases, strict=True):

@@ -15,7 +15,7 @@ def rotate(x: np.ndarray, factors: np.ndarray, block: int) -> np.ndarray:
     ----------
     x : (M, K) float32.
     factors : (K,) float32.
-    block : a power of two from 8 on that divides K, or 1 for the factors alone.
+    block : a power of two that divides K; 1 for the factors alone.
     """
     x, factors = np.ascontiguousarray(x, np.float32), np.ascontiguousarray(factors, np.float32)
     out, table = np.empty_like(x), native.table(selfcheck.active())
