@@ -6,13 +6,14 @@ import pytest
 
 from cachequant import schemes
 from cachequant.errors import InputError
-from cachequant.schemes import BFP8, EXACT, INT8, Block, Quantizer, Row, ScaleRule, Scheme
+from cachequant.kernels import selfcheck, simd
+from cachequant.schemes import BFP8, EXACT, INT8, Block, Quantizer, Row, ScaleRule, Scheme, Tensor, Transform
 
 
 def test_presets_and_grid():
     assert list(schemes.PRESETS) == [
         "fp32", "int8", "bfp8", "int8-block32", "bfp8-row", "int8-tensor-w", "int8-tensor", "w8", "bfp8-w",
-        "w8a12", "w8a16",
+        "w8a12", "w8a16", "int8-x32", "int8-x64", "int8-x128", "int8-hadamard", "int8-smooth",
     ]  # fmt: skip
     assert len(schemes.grid()) == 35
     assert schemes.get("block32-pow2").weight == schemes.get("bfp8").weight == BFP8
@@ -32,6 +33,13 @@ def test_unknown_names_list_the_known(name):
         schemes.get(name)
 
 
+@pytest.mark.parametrize(("wide", "name"), [(True, "w8a12"), (False, "int8-hadamard")])
+def test_auto_goes_by_what_the_cpu_multiplies(wide, name, monkeypatch):
+    monkeypatch.setattr(selfcheck, "active", lambda: next(s for s in simd.SETS.values() if s.wide == wide))
+    assert schemes.get("auto") == schemes.get(name)
+    assert schemes.get("auto+head").name == f"{name}+head"
+
+
 def test_unknown_head_and_odd_sizes():
     for make in (
         lambda: schemes.get("int8", head="fp4"),
@@ -43,6 +51,8 @@ def test_unknown_head_and_odd_sizes():
         lambda: Scheme("odd", replace(INT8, bits=12)),
         lambda: Scheme("odd", INT8, INT8, replace(INT8, bits=16)),
         lambda: Scheme("odd", None, INT8),
+        lambda: Scheme("odd", INT8, transform=Transform(hadamard=64)),
+        lambda: Scheme("odd", INT8, Quantizer(Tensor(), EXACT), transform=Transform(hadamard=64)),
     ):
         with pytest.raises(InputError):
             make()

@@ -21,7 +21,7 @@ def folders(tmp_path_factory):
 @pytest.fixture
 def quick(monkeypatch):
     """Fewer schemes: these tests ask whether a fault is seen, not where."""
-    monkeypatch.setattr(verify, "c1_schemes", lambda: [verify.schemes.get(s) for s in ("fp32", "bfp8+head")])
+    monkeypatch.setattr(verify, "c1_schemes", lambda config: [verify.schemes.get(s) for s in ("fp32", "bfp8+head")])
     monkeypatch.setattr(verify, "grid_schemes", lambda: [verify.schemes.get("block64-snap4")])
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from cachequant import kernels, quantize, schemes
 from cachequant.assets import models, texts
-from cachequant.decoder.forward import Decoder
+from cachequant.decoder.calibration import build
+from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.model import Model
 from cachequant.kernels import gemm, selfcheck
 from cachequant.schemes import Quantizer, Scheme
@@ -113,7 +114,7 @@ def _steps(
         "quantizers": lambda: _round_trips(asset),
         "parity": lambda: _parity(whole.under(schemes.get("fp32")), asset, ids, prompts),
     }
-    for s in c1_schemes():
+    for s in c1_schemes(asset.config):
         steps[s.name] = lambda s=s: _determinism(whole.under(s), s.name, ids)
     for s in grid_schemes():
         name = f"{s.name} ({few.layers} layers)"
@@ -129,16 +130,18 @@ class _Models:
 
     def under(self, scheme: Scheme) -> Model:
         if self._last is None:
-            self._last = Model(self._asset, Decoder(self._asset.config, self._asset.weights, scheme))
+            self._last = Model(self._asset, build(self._asset, scheme))
         elif self._last.scheme != scheme:
             self._last = self._last.with_scheme(scheme)
         return self._last
 
 
-def c1_schemes() -> list[Scheme]:
-    """Presets that contract C1 covers, and a quantized head of each kind."""
+def c1_schemes(config: DecoderConfig) -> list[Scheme]:
+    """Presets that contract C1 covers and that fit the model, and a quantized head of each kind."""
     heads = [schemes.get("int8", head) for head in schemes.HEADS] + [schemes.get("w8", schemes.DEFAULT_HEAD)]
-    return [s for s in schemes.PRESETS.values() if s.chunk_stable] + heads
+    sizes = (config.width, config.attention_width, config.ffn)
+    fitting = [s for s in schemes.PRESETS.values() if s.transform is None or all(map(s.transform.fits, sizes))]
+    return [s for s in fitting if s.chunk_stable] + heads
 
 
 def grid_schemes() -> list[Scheme]:

@@ -14,6 +14,7 @@ from cachequant.decoder.linear import PackedLinear, pack, pack_head
 from cachequant.kernels import attention, gemm, pointwise
 from cachequant.schemes import Scheme
 
+SITES = ("qkv", "output", "up", "down")  # the inputs of a block's matrices
 CHUNK = 512  # tokens a pass: bounds the scratch memory of a long prefill
 
 
@@ -59,16 +60,29 @@ class Decoder:
     weights : canonical float32 tensors by name.
     scheme : formats of weights, activations and head.
     shared : a decoder of the same weights whose head is taken, where it is the same, instead of packed again.
+    largest : {(layer, site): (K,) largest inputs}, for schemes that are calibrated.
+
+    Raises
+    ------
+    InputError : the scheme's transform does not fit the model.
     """
 
     def __init__(
-        self, config: DecoderConfig, weights: Mapping[str, np.ndarray], scheme: Scheme, shared: "Decoder | None" = None
+        self,
+        config: DecoderConfig,
+        weights: Mapping[str, np.ndarray],
+        scheme: Scheme,
+        shared: "Decoder | None" = None,
+        largest: Mapping[tuple[int, str], np.ndarray] | None = None,
     ):
         self.config, self.scheme = config, scheme
+        if scheme.transform:
+            for k in (config.width, config.attention_width, config.ffn):
+                scheme.transform.check(k)  # before anything is packed
         self._embedding = weights["embed.weight"]
         self._positions = weights["positions.weight"] if config.family == "gpt2" else None
         self.final_norm = self._norm(weights, "final_norm")
-        self.layers = [self._layer(weights, f"layers.{i}.") for i in range(config.layers)]
+        self.layers = [self._layer(weights, i, largest or {}) for i in range(config.layers)]
         if (
             shared is not None
             and shared.scheme.head == scheme.head
@@ -85,20 +99,22 @@ class Decoder:
         bias = weights.get(name + ".bias")
         return Norm(np.array(weights[name + ".weight"]), None if bias is None else np.array(bias), self.config.norm_eps)
 
-    def _layer(self, weights: Mapping[str, np.ndarray], prefix: str) -> Layer:
-        def linear(*names: str) -> PackedLinear:
+    def _layer(self, weights: Mapping[str, np.ndarray], i: int, largest: Mapping[tuple[int, str], np.ndarray]) -> Layer:
+        prefix = f"layers.{i}."
+
+        def linear(site: str, *names: str) -> PackedLinear:
             names = [prefix + n for n in names]
             matrices, biases = [weights[n + ".weight"] for n in names], [weights.get(n + ".bias") for n in names]
-            return pack(matrices, biases, self.scheme)
+            return pack(matrices, biases, self.scheme, largest.get((i, site)))
 
         gpt2 = self.config.family == "gpt2"
         return Layer(
             attn_norm=self._norm(weights, prefix + "attn_norm"),
-            qkv=linear("attn.qkv") if gpt2 else linear("attn.q", "attn.k", "attn.v"),
-            output=linear("attn.o"),
+            qkv=linear("qkv", *(["attn.qkv"] if gpt2 else ["attn.q", "attn.k", "attn.v"])),
+            output=linear("output", "attn.o"),
             mlp_norm=self._norm(weights, prefix + "mlp_norm"),
-            up=linear("mlp.up") if gpt2 else linear("mlp.gate", "mlp.up"),
-            down=linear("mlp.down"),
+            up=linear("up", *(["mlp.up"] if gpt2 else ["mlp.gate", "mlp.up"])),
+            down=linear("down", "mlp.down"),
         )
 
     @property

@@ -6,7 +6,9 @@ import numpy as np
 
 from cachequant import quantize
 from cachequant.kernels import gemm
+from cachequant.kernels.rotate import rotate
 from cachequant.schemes import Quantizer, Scheme
+from cachequant.transform import Basis, Transform
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,19 +33,36 @@ class PackedLinear:
         return self.weight.nbytes + (self.bias.nbytes if self.bias is not None else 0)
 
 
-def pack(weights: list[np.ndarray], biases: list[np.ndarray | None], scheme: Scheme) -> PackedLinear:
-    """Quantize each (N_i, K) matrix of a decoder block alone, then stack them, so that stacking changes no value."""
+def pack(
+    weights: list[np.ndarray],
+    biases: list[np.ndarray | None],
+    scheme: Scheme,
+    largest: np.ndarray | None = None,
+) -> PackedLinear:
+    """Quantize each (N_i, K) matrix of a decoder block alone, then stack them, so that stacking changes no value.
+
+    largest : (K,) largest inputs, for a scheme that is calibrated.
+    """
     if scheme.weight is None:
         packed = gemm.pack_fp32(weights[0] if len(weights) == 1 else np.concatenate(weights))
     else:
+        basis = scheme.transform and _basis(scheme.transform, weights, largest)
+        if basis:
+            weights = [rotate(w, 1 / basis.factors, basis.block) * np.float32(1 / basis.block) for w in weights]
         codes = quantize.concatenate([quantize.quantize(w, scheme.weight) for w in weights])
-        packed = gemm.pack_codes(codes, scheme.activation)
+        packed = gemm.pack_codes(codes, scheme.activation, basis)
     if all(b is None for b in biases):
         bias = None
     else:
         filled = [np.zeros(len(w), np.float32) if b is None else b for w, b in zip(weights, biases, strict=True)]
         bias = np.concatenate(filled)
     return PackedLinear(packed, bias, scheme.activation)
+
+
+def _basis(transform: Transform, weights: list[np.ndarray], largest: np.ndarray | None) -> Basis:
+    if transform.smooth is None:
+        return transform.basis(weights[0].shape[1])
+    return transform.basis(len(largest), largest, np.max([np.abs(w).max(0) for w in weights], 0))
 
 
 def pack_head(weight: np.ndarray, scheme: Scheme) -> PackedLinear:

@@ -9,6 +9,7 @@ import numpy as np
 
 from cachequant import kernels, schemes
 from cachequant.assets import models
+from cachequant.decoder.calibration import build
 from cachequant.decoder.forward import Decoder
 from cachequant.decoder.sampling import Sampler
 from cachequant.errors import InputError
@@ -64,7 +65,7 @@ class Model:
     def with_scheme(self, scheme: str | Scheme, head: str | None = None) -> "Model":
         """The same model under another scheme; parts that do not change are shared, not copied."""
         scheme = schemes.get(scheme, head)
-        return Model(self._asset, Decoder(self.config, self._asset.weights, scheme, shared=self._decoder))
+        return Model(self._asset, build(self._asset, scheme, self._decoder))
 
     def session(self) -> Session:
         """A new, empty session."""
@@ -172,7 +173,8 @@ def load(
     Parameters
     ----------
     model : ``smollm2-135m``, ``gpt2``, ``gpt2-random``, a hub id, a folder of transformers' format, or a GGUF file.
-    scheme : a name of `cachequant.schemes`, such as ``fp32``, ``int8``, ``bfp8``, ``int8+head``.
+    scheme : a name of `cachequant.schemes`, such as ``fp32``, ``int8``, ``w8a12``, ``int8+head``; ``auto`` takes one for
+        this CPU that is about as fast as int8 and closer to fp32.
     head : ``int8`` or ``int8-block32`` quantizes the output projection too.
     threads : of the kernels; None keeps the current setting (at first: physical cores).
 
@@ -187,4 +189,4 @@ def load(
             raise InputError(f"threads {threads!r} has to be between 1 and {kernels.most_threads()}")
         kernels.set_threads(threads)
     asset = models.resolve(model)
-    return Model(asset, Decoder(asset.config, asset.weights, chosen))
+    return Model(asset, build(asset, chosen))

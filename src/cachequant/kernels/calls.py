@@ -50,6 +50,12 @@ def encode(typingctx, function, x, count, block, most, inverses, codes, sums):
 
 
 @intrinsic
+def transform(typingctx, function, x, count, factors, block, out):
+    """`hadamard.transform`."""
+    return _call([address, integer, address, integer, address])
+
+
+@intrinsic
 def expand(typingctx, function, source, count, target):
     """`rowops.widen`, `rowops.steps_of_exponents` or `rowops.steps_of_halves`."""
     return _call([address, integer, address])

@@ -20,6 +20,7 @@ from cachequant.kernels.pack import pack_fp32 as _pack_fp32
 from cachequant.kernels.quantize_rows import form_of
 from cachequant.quantize import Quantized
 from cachequant.schemes import BITS, Quantizer
+from cachequant.transform import Basis
 
 __all__ = ["PackedMatrix", "matmul", "pack_codes", "pack_fp32", "rows"]
 
@@ -42,9 +43,12 @@ def pack_fp32(w: np.ndarray) -> PackedMatrix:
     return _pack_fp32(w, selfcheck.active())
 
 
-def pack_codes(q: Quantized, inputs: Quantizer | None = None) -> PackedMatrix:
-    """Pack (N, K) codes and their scales for the kernels of this CPU that take such `inputs` (None: float32)."""
-    return _pack_codes(q, selfcheck.active(wide=inputs is not None and inputs.bits > BITS))
+def pack_codes(q: Quantized, inputs: Quantizer | None = None, basis: Basis | None = None) -> PackedMatrix:
+    """Pack (N, K) codes and their scales for the kernels of this CPU that take such `inputs` (None: float32).
+
+    With a `basis` the codes are those of `basis.weights(w)`, and inputs are transformed before they are quantized.
+    """
+    return _pack_codes(q, selfcheck.active(wide=inputs is not None and inputs.bits > BITS), basis)
 
 
 def matmul(
@@ -87,5 +91,5 @@ def _bind(w: PackedMatrix, activation: Quantizer | None):
     table = native.table(w.kernel_set)
     if activation is None:
         return activation, _compiled(multiply_floats), table, (*weights, w.kind == "codes")
-    how = form_of(activation, w.k, min(w.block, longest(activation.bits)))
+    how = form_of(activation, w.k, min(w.block, longest(activation.bits)), w.basis)
     return activation, _compiled(multiply_codes), table, (how, *weights)

@@ -11,23 +11,24 @@ import numpy as np
 from llvmlite import binding, ir
 
 from cachequant import kernels
-from cachequant.kernels import micro, products, rowops
+from cachequant.kernels import hadamard, micro, products, rowops
 from cachequant.kernels.simd import KernelSet
 
 binding.initialize_all_targets()
 binding.initialize_all_asmprinters()
 
 # places in the table that drivers take; the first three are plain numbers
-GROUP, ROWS, UNSIGNED, *_ADDRESSES = range(15)
+GROUP, ROWS, UNSIGNED, *_ADDRESSES = range(16)
 CHAIN_CODES, CHAIN_FLOATS, CHAIN_WIDE, BLOCKS_CODES, BLOCKS_FLOATS, BLOCKS_WIDE, *_OTHERS = _ADDRESSES
-LARGEST, ENCODE, WIDEN, EXPONENTS, HALVES, FINISH = _OTHERS
+LARGEST, ENCODE, WIDEN, EXPONENTS, HALVES, FINISH, TRANSFORM = _OTHERS
 _FUNCTIONS = {
-    LARGEST: "largest",
-    ENCODE: "encode",
-    WIDEN: "widen",
-    EXPONENTS: "steps_of_exponents",
-    HALVES: "steps_of_halves",
-    FINISH: "finish",
+    LARGEST: rowops.largest,
+    ENCODE: rowops.encode,
+    WIDEN: rowops.widen,
+    EXPONENTS: rowops.steps_of_exponents,
+    HALVES: rowops.steps_of_halves,
+    FINISH: rowops.finish,
+    TRANSFORM: hadamard.transform,
 }
 _TILES = {
     CHAIN_CODES: ("chain", "codes"),
@@ -46,8 +47,8 @@ def generate(kernel_set: KernelSet, triple: str) -> ir.Module:
     for emit, product in _TILES.values():
         rows = 1 if product == "wide" else kernel_set.rows
         micro.by_rows(module, getattr(micro, emit), f"{emit}_{product}", getattr(products, product)(kernel_set), rows)
-    for name in _FUNCTIONS.values():
-        getattr(rowops, name)(kernel_set, module)
+    for emit in _FUNCTIONS.values():
+        emit(kernel_set, module)
     return module
 
 
@@ -93,11 +94,11 @@ def _engine(kernel_set: KernelSet) -> binding.ExecutionEngine:
 
 @cache
 def table(kernel_set: KernelSet) -> np.ndarray:
-    """(15,) int64: the set's numbers and the addresses of its functions, as the drivers take them."""
-    engine, numbers = _engine(kernel_set), np.zeros(15, np.int64)
+    """(16,) int64: the set's numbers and the addresses of its functions, as the drivers take them."""
+    engine, numbers = _engine(kernel_set), np.zeros(16, np.int64)
     numbers[[GROUP, ROWS, UNSIGNED]] = kernel_set.group, kernel_set.rows, kernel_set.unsigned
     for place, (emit, product) in _TILES.items():
         numbers[place] = engine.get_function_address(f"{emit}_{product}")
-    for place, name in _FUNCTIONS.items():
-        numbers[place] = engine.get_function_address(name)
+    for place, emit in _FUNCTIONS.items():
+        numbers[place] = engine.get_function_address(emit.__name__)
     return numbers

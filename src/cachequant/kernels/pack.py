@@ -7,6 +7,7 @@ import numpy as np
 from cachequant.kernels import simd
 from cachequant.quantize import Quantized
 from cachequant.schemes import BITS
+from cachequant.transform import Basis
 
 LINE = 64  # bytes of a cache line: where packed arrays start
 FLOAT, EXPONENT, HALF = 0, 1, 2  # how steps are stored: float32, int8 e of 2^e / 127, float16
@@ -26,6 +27,7 @@ class PackedMatrix:
     block : values along K that share a step; K for one step a row.
     kind : "floats" or "codes".
     kernel_set : the set whose layout this is.
+    basis : of the inputs, if the weights are for transformed ones.
     """
 
     n: int
@@ -35,6 +37,7 @@ class PackedMatrix:
     block: int
     kind: str
     kernel_set: simd.KernelSet
+    basis: Basis | None = None
     address: int = field(init=False, repr=False)
     scale_address: int = field(init=False, repr=False, default=0)
     scale_kind: int = field(init=False, repr=False, default=FLOAT)
@@ -48,7 +51,8 @@ class PackedMatrix:
 
     @property
     def nbytes(self) -> int:
-        return self.values.nbytes + (0 if self.scales is None else self.scales.nbytes)
+        parts = (self.values, self.scales, self.basis and self.basis.factors)
+        return sum(part.nbytes for part in parts if part is not None)
 
     def steps(self, ids: np.ndarray) -> np.ndarray:
         """(T, B) float32 steps of the rows `ids`."""
@@ -66,7 +70,7 @@ def pack_fp32(w: np.ndarray, kernel_set: simd.KernelSet) -> PackedMatrix:
     return PackedMatrix(n, k, values, None, k, "floats", kernel_set)
 
 
-def pack_codes(q: Quantized, kernel_set: simd.KernelSet) -> PackedMatrix:
+def pack_codes(q: Quantized, kernel_set: simd.KernelSet, basis: Basis | None = None) -> PackedMatrix:
     """Pack quantized weights; indices of snapped scales become float32 steps, powers of two stay exponents."""
     n, k = q.codes.shape
     group, panels = kernel_set.group, -(-n // simd.WIDTH)
@@ -84,7 +88,7 @@ def pack_codes(q: Quantized, kernel_set: simd.KernelSet) -> PackedMatrix:
     if stored.dtype == np.int8:
         scales[...] = -127
     _panels(scales, stored)
-    return PackedMatrix(n, k, values, scales, block, "codes", kernel_set)
+    return PackedMatrix(n, k, values, scales, block, "codes", kernel_set, basis)
 
 
 def rows(w: PackedMatrix, ids: np.ndarray) -> np.ndarray:

@@ -3,30 +3,33 @@
 import numpy as np
 from numba import njit
 
-from cachequant.kernels.calls import bits_of_float, encode, float_of_bits, largest
-from cachequant.kernels.native import ENCODE, GROUP, LARGEST, UNSIGNED
+from cachequant.kernels.calls import bits_of_float, encode, float_of_bits, largest, transform
+from cachequant.kernels.native import ENCODE, GROUP, LARGEST, TRANSFORM, UNSIGNED
 from cachequant.quantize import TINY, steps_in_octave
 from cachequant.schemes import SCALE_STEPS, Quantizer, Tensor
+from cachequant.transform import Basis
 
-BLOCK, RECORD, RULE, LARGEST_CODE, SHARED = range(5)  # places in the numbers of `form_of`
+BLOCK, RECORD, RULE, LARGEST_CODE, SHARED, FACTORS, ROTATED = range(7)  # places in the numbers of `form_of`
 EXACT, HALF = 0, -1  # rules that are not a number of steps an octave
 _MANTISSAS = np.ones((1 + max(s or 0 for s in SCALE_STEPS), 1 + max(s or 0 for s in SCALE_STEPS)), np.float32)
 for _n in SCALE_STEPS[1:]:
     _MANTISSAS[_n, : _n + 1] = steps_in_octave(_n)
 
 
-def form_of(quantizer: Quantizer, k: int, part: int) -> np.ndarray:
-    """(5,) int64: how rows of `k` inputs become codes, as kernels take it.
+def form_of(quantizer: Quantizer, k: int, part: int, basis: Basis | None = None) -> np.ndarray:
+    """(7,) int64: how rows of `k` inputs become codes, as kernels take it.
 
     BLOCK : values that share a step (k for one step a row).
     RECORD : values for which kernels keep a step: `part`, or BLOCK if that is less.
     RULE : steps an octave, EXACT, or HALF (exact, rounded up to float16).
     LARGEST_CODE : 127 for 8 bits.
     SHARED : whether one scale serves all rows.
+    FACTORS, ROTATED : address of the factors of `basis`, or 0 for inputs as they are, and its block.
     """
     rule = HALF if quantizer.half else quantizer.scale.steps or EXACT
     block, shared = quantizer.block(k), quantizer.granularity == Tensor()
-    return np.array([block, min(part, block), rule, quantizer.largest_code, shared], np.int64)
+    factors, rotated = (basis.factors.ctypes.data, basis.block) if basis else (0, 0)
+    return np.array([block, min(part, block), rule, quantizer.largest_code, shared, factors, rotated], np.int64)
 
 
 @njit(cache=True, error_model="numpy")
@@ -91,11 +94,15 @@ def quantize_tile(table, form, x, rows, k, shared, units, first_unit, steps, fir
     starts, most = steps.view(np.int32), np.float32(form[LARGEST_CODE])
     own, inverses, tops = np.empty(records, np.float32), np.empty(records, np.float32), np.empty(records, np.float32)
     sums = np.empty(records, np.int32)
-    lines = np.empty((rows, groups), np.int32)
+    lines, moved = np.empty((rows, groups), np.int32), np.empty(k if form[FACTORS] else 0, np.float32)
     lines[:, groups - 1] = 0  # k may end within a group
     for r in range(rows):
+        row = x + 4 * k * r
+        if form[FACTORS]:
+            transform(table[TRANSFORM], row, k, form[FACTORS], form[ROTATED], moved.ctypes.data)
+            row = moved.ctypes.data
         if shared < 0:
-            largest(table[LARGEST], x, k, block, tops.ctypes.data)
+            largest(table[LARGEST], row, k, block, tops.ctypes.data)
         else:
             tops[:count] = shared
         _steps_and_inverses(tops, count, form[RULE], most, own, inverses)
@@ -103,13 +110,12 @@ def quantize_tile(table, form, x, rows, k, shared, units, first_unit, steps, fir
             for i in range(records - 1, -1, -1):  # backwards: a step moves to places at or after its own
                 own[i], inverses[i] = own[i * part // block], inverses[i * part // block]
         at = lines.ctypes.data + 4 * r * groups
-        encode(table[ENCODE], x, k, part, form[LARGEST_CODE], inverses.ctypes.data, at, sums.ctypes.data)
+        encode(table[ENCODE], row, k, part, form[LARGEST_CODE], inverses.ctypes.data, at, sums.ctypes.data)
         for i in range(records):
             place = first_step + i * rows * (1 + unsigned) + r
             steps[place] = own[i]
             if unsigned:
                 starts[place + rows] = -128 * sums[i]
-        x += 4 * k
     for g in range(groups):
         for r in range(rows):
             units[first_unit + g * rows + r] = lines[r, g]

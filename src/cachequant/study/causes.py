@@ -6,6 +6,7 @@ parts are scored like schemes, by `quality.evaluate`.
 
 from dataclasses import dataclass
 
+from cachequant.decoder.forward import SITES
 from cachequant.decoder.model import Model
 from cachequant.schemes import BFP8, EXACT, INT8, Block, Quantizer, Scheme
 from cachequant.study import taps
@@ -24,7 +25,7 @@ class Part:
     label: str
     weights: str = "fp32"
     inputs: Quantizer | None = None
-    sites: tuple[str, ...] = taps.SITES
+    sites: tuple[str, ...] = SITES
 
 
 PARTS = {

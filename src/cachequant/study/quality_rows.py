@@ -47,7 +47,7 @@ def grid_names(granularities: Sequence[str]) -> dict[str, str]:
     if odd := set(granularities) - set(known):
         raise InputError(f"unknown granularity {sorted(odd)[0]!r}; allowed: {', '.join(known)}")
     wanted = {"row", "block32", *granularities}
-    presets = {(s.weight, s.activation): name for name, s in schemes.PRESETS.items()}
+    presets = {(s.weight, s.activation): name for name, s in schemes.PRESETS.items() if s.transform is None}
     return {
         cell: presets.get((s.weight, s.activation), cell)
         for cell, s in cells.items()

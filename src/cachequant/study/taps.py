@@ -1,41 +1,15 @@
-"""Look at, or change, what flows into the linear layers of a decoder, without touching the decoder.
+"""Taps of whole models: rounding inputs without the kernels, and keeping them for the chapters on formats."""
 
-A tap is a function of (layer, site, x): it sees the (T, K) input of one group of matrices and returns what goes on into
-them. Sites are the four inputs of a decoder block: `qkv` (normed, into query, key and value), `output` (attention's
-result), `up` (normed, into gate and up, or GPT-2's first matrix) and `down` (the activated hidden units).
-"""
-
-from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from cachequant.decoder.forward import Decoder
-from cachequant.decoder.linear import PackedLinear
+from cachequant.decoder import taps
+from cachequant.decoder.forward import SITES
 from cachequant.decoder.model import Model
+from cachequant.decoder.taps import Tap
 from cachequant.quantize import dequantize, quantize
 from cachequant.schemes import Quantizer
-
-SITES = ("qkv", "output", "up", "down")
-Tap = Callable[[int, str, np.ndarray], np.ndarray]
-
-
-@dataclass(frozen=True, eq=False)
-class _Tapped:
-    """A linear layer behind a tap."""
-
-    inner: PackedLinear
-    layer: int
-    site: str
-    tap: Tap
-
-    def __call__(self, x: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
-        return self.inner(self.tap(self.layer, self.site, x), residual=residual)
-
-    @property
-    def nbytes(self) -> int:
-        return self.inner.nbytes
 
 
 def tapped(model: Model, tap: Tap, name: str) -> Model:
@@ -43,12 +17,8 @@ def tapped(model: Model, tap: Tap, name: str) -> Model:
 
     `name` becomes the scheme's, so that results and fingerprints do not mix with the plain model's.
     """
-    decoder: Decoder = copy(model._decoder)
+    decoder = taps.tapped(model._decoder, tap)
     decoder.scheme = replace(decoder.scheme, name=name)
-    decoder.layers = [
-        replace(layer, **{site: _Tapped(getattr(layer, site), i, site, tap) for site in SITES})
-        for i, layer in enumerate(decoder.layers)
-    ]
     return Model(model._asset, decoder)
 
 
