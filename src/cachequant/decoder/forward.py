@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cachequant.decoder.blocks import Blocks
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.linear import PackedLinear, pack, pack_head
 from cachequant.kernels import attention, gemm, pointwise
@@ -94,6 +95,9 @@ class Decoder:
         if config.rope_theta is not None:
             angles = np.outer(np.arange(config.context), config.rope_frequencies())
             self._cos, self._sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        else:
+            self._cos = self._sin = None
+        self._blocks = Blocks(config, self.layers, self._cos, self._sin) if Blocks.fit(self.layers) else None
 
     def _norm(self, weights: Mapping[str, np.ndarray], name: str) -> Norm:
         bias = weights.get(name + ".bias")
@@ -154,17 +158,25 @@ class Decoder:
 
     def _forward(self, ids: np.ndarray, pages: np.ndarray, start: int) -> np.ndarray:
         x = self._embed(ids, start)
+        if self._blocks is not None and self._blocks.layers is self.layers:
+            self._blocks.run(x, pages, start)
+        else:
+            x = self.step_by_step(x, pages, start)
+        return self.final_norm(x)
+
+    def step_by_step(self, x: np.ndarray, pages: np.ndarray, start: int) -> np.ndarray:
+        """What `Blocks.run` does, kernel by kernel and bit for bit: for layers that something was put in front of."""
         for i, layer in enumerate(self.layers):
             x = layer.output(self._attention(i, layer, x, pages, start), residual=x)
             x = layer.down(self._activate(layer.up(layer.mlp_norm(x))), residual=x)
-        return self.final_norm(x)
+        return x
 
     def _attention(self, i: int, layer: Layer, x: np.ndarray, pages: np.ndarray, start: int) -> np.ndarray:
         c, tokens = self.config, len(x)
         qkv = layer.qkv(layer.attn_norm(x)).reshape(tokens, c.heads + 2 * c.kv_heads, c.head_dim)
         if c.rope_theta is not None:
             pointwise.rope(qkv[:, : c.heads + c.kv_heads], self._cos, self._sin, start)
-        q, k, v = np.split(qkv, [c.heads, c.heads + c.kv_heads], axis=1)  # (T, heads, head_dim)
+        q, k, v = qkv[:, : c.heads], qkv[:, c.heads : -c.kv_heads], qkv[:, -c.kv_heads :]  # (T, heads, head_dim)
         attention.append(k, v, pages, i, start)
         out = np.empty((tokens, c.heads, c.head_dim), np.float32)
         attention.attend(q, pages, i, start, c.kv_heads, c.head_dim**-0.5, out)

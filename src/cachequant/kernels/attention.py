@@ -16,6 +16,7 @@ from cachequant.kernels.ir import exp, fetch_add, fma, pointer
 from cachequant.kernels.lazy import ADDRESSES, STRIDED, VECTOR, compile_once
 from cachequant.kernels.tiles import PAGE, SEGMENT, product, softmax
 
+FINISHED = 1  # place of the counter of finished tiles
 TILE = 48  # query rows (position, head of the group) that share one pass over the pages
 SERIAL = 1 << 17  # multiply-adds below which waking a second thread costs more than it saves
 NO_PARTS, NO_COUNTERS = np.empty(0, np.float32), np.empty(0, np.int64)
@@ -137,11 +138,11 @@ def _write(total, sums, out, stride, head, first, rows, group, start, d):
 
 
 @njit(error_model="numpy", cache=True, nogil=True)
-def _worker(q, pages, layer, start, kv_heads, scale, out, parts, counters):
+def work(q, pages, layer, start, kv_heads, scale, out, parts, counters):
     """Take jobs until none is left. With `parts` a job is one segment of one tile, else all segments of one tile.
 
-    `counters` is shared by the threads: the next job, then how many segments of each tile are done. Without it there is
-    one thread.
+    `counters` is shared by the threads: the next job, how many tiles are finished, then how many segments of each tile
+    are. Without it there is one thread.
     """
     tokens, heads, d = q.shape
     group, threads = heads // kv_heads, counters.size > 0
@@ -172,7 +173,7 @@ def _worker(q, pages, layer, start, kv_heads, scale, out, parts, counters):
             o = total + segment * block
             if segment < last:
                 _segment(panel, first, rows, group, segment, pages, keys, values, d, s, o, o + TILE * d * 4)
-            if fetch_add(queue + (1 + unit) * 8) + 1 < segments:
+            if fetch_add(queue + (FINISHED + 1 + unit) * 8) + 1 < segments:
                 continue  # the thread that finishes the last segment folds them all
         for i in range(last):
             o = total + i * block if split else total + (block if i else 0)
@@ -182,19 +183,26 @@ def _worker(q, pages, layer, start, kv_heads, scale, out, parts, counters):
                 if (first + r) // group >= i * SEGMENT:
                     _fold(o + r * d * 4, o + (TILE * d + r * 2) * 4, total + r * d * 4, sums + r * 8, d)
         _write(total, sums, np.int64(out.ctypes.data), out.strides[0], head, first, rows, group, start, d)
+        if threads:
+            fetch_add(queue + FINISHED * 8)
+
+
+@njit(cache=True)
+def shares(tokens, heads, kv_heads, d, start, threads):
+    """(tiles of all heads, floats of their parts): few tiles and many segments are shared by segments, which need room
+    for their parts; the result is the same either way."""
+    units = kv_heads * ((tokens * (heads // kv_heads) + TILE - 1) // TILE)
+    segments = (start + tokens - 1) // SEGMENT + 1
+    return units, units * segments * TILE * (d + 2) if segments > 1 and units < 4 * threads else 0
 
 
 @njit(error_model="numpy", cache=True, nogil=True, parallel=True)
 def _attend(q, pages, layer, start, kv_heads, scale, out, threads):
     tokens, heads, d = q.shape
-    units = kv_heads * ((tokens * (heads // kv_heads) + TILE - 1) // TILE)
-    segments = (start + tokens - 1) // SEGMENT + 1
-    # few tiles, many segments: threads share the context; the result is the same either way
-    split = segments > 1 and units < 4 * threads
-    parts = np.empty(units * segments * TILE * (d + 2) if split else 0, np.float32)
-    counters = np.zeros(1 + units, np.int64)
+    units, room = shares(tokens, heads, kv_heads, d, start, threads)
+    parts, counters = np.empty(room, np.float32), np.zeros(FINISHED + 1 + units, np.int64)
     for _ in prange(threads):
-        _worker(q, pages, layer, start, kv_heads, scale, out, parts, counters)
+        work(q, pages, layer, start, kv_heads, scale, out, parts, counters)
 
 
 def attend(q, pages, layer, start, kv_heads, scale, out):
@@ -213,30 +221,35 @@ def attend(q, pages, layer, start, kv_heads, scale, out):
     """
     tokens, heads, d = q.shape
     if tokens * (start + tokens) * heads * d < SERIAL:
-        if not _worker.overloads:
-            compile_once(_worker, *SIGNATURE, VECTOR, ADDRESSES)
-        _worker(q, pages, layer, start, kv_heads, scale, out, NO_PARTS, NO_COUNTERS)
+        if not work.overloads:
+            compile_once(work, *SIGNATURE, VECTOR, ADDRESSES)
+        work(q, pages, layer, start, kv_heads, scale, out, NO_PARTS, NO_COUNTERS)
     else:
         if not _attend.overloads:
             compile_once(_attend, *SIGNATURE, int64)
         _attend(q, pages, layer, start, kv_heads, scale, out, get_num_threads())
 
 
+@njit(error_model="numpy", cache=True)
+def append_token(k, v, page, layer, kv_heads, head, d, place):
+    """Write the key and the value at two addresses to a place in a page."""
+    page += layer * 2 * kv_heads * d * PAGE * 4
+    keys, row = _floats(page + head * d * PAGE * 4, d * PAGE), _floats(k, d)
+    for i in range(d):
+        keys[i * PAGE + place] = row[i]
+    values, row = _floats(page + ((kv_heads + head) * PAGE + place) * d * 4, d), _floats(v, d)
+    for i in range(d):
+        values[i] = row[i]
+
+
 @njit(error_model="numpy", cache=True, nogil=True)
 def _append(k, v, pages, layer, start):
     tokens, kv_heads, d = k.shape
-    base = layer * 2 * kv_heads * d * PAGE * 4
     for head in range(kv_heads):
         for t in range(start, start + tokens):
-            page = pages[t // PAGE] + base
-            keys = _floats(page + head * d * PAGE * 4, d * PAGE)
-            row = _floats(k.ctypes.data + (t - start) * k.strides[0] + head * d * 4, d)
-            for i in range(d):
-                keys[i * PAGE + t % PAGE] = row[i]
-            values = _floats(page + ((kv_heads + head) * PAGE + t % PAGE) * d * 4, d)
-            row = _floats(v.ctypes.data + (t - start) * v.strides[0] + head * d * 4, d)
-            for i in range(d):
-                values[i] = row[i]
+            key = np.int64(k.ctypes.data) + (t - start) * k.strides[0] + head * d * 4
+            value = np.int64(v.ctypes.data) + (t - start) * v.strides[0] + head * d * 4
+            append_token(key, value, pages[t // PAGE], layer, kv_heads, head, d, t % PAGE)
 
 
 def append(k, v, pages, layer, start):

@@ -4,7 +4,9 @@ import numpy as np
 from numba import njit, prange
 
 from cachequant.kernels.calls import blocks, chain, largest
-from cachequant.kernels.jobs import DONE, JOB, SERIAL, TAKEN, counters, end_panel, panel_steps, place, plan, take, wait
+from cachequant.kernels.jobs import (
+    DONE, ENDED, JOB, SERIAL, TAKEN, counters, end_panel, panel_steps, place, plan, take, wait,
+)  # fmt: skip
 from cachequant.kernels.micro import FRESH, LAST
 from cachequant.kernels.native import BLOCKS_CODES, CHAIN_CODES, GROUP, LARGEST, ROWS, UNSIGNED
 from cachequant.kernels.quantize_rows import RECORD, SHARED, quantize_tile
@@ -25,12 +27,12 @@ def _quantize(table, form, counts, x, shared, units, steps):
         at, rows = x.ctypes.data + 4 * i * k, min(tile, m - i)
         quantize_tile(table, form, at, rows, k, shared, units, i * groups, steps, i * record)
         take(counts, DONE)
-    wait(counts, tiles)
+    wait(counts, DONE, tiles)
 
 
 @njit(cache=True)
-def _multiply(table, threads, counts, units, steps, k, block, w, w_steps, kind, w_block, bias, residual, out):
-    """Take jobs until there are none left."""
+def multiply(table, threads, counts, units, steps, k, block, w, w_steps, kind, w_block, bias, residual, out):
+    """Take jobs until there are none left; returns how many there are."""
     (m, n), tile, group = out.shape, table[ROWS], table[GROUP]
     panels, groups, records, w_count = -(-n // WIDTH), -(-k // group), -(-k // block), -(-k // w_block)
     record = 4 * records * (1 + table[UNSIGNED])
@@ -39,10 +41,11 @@ def _multiply(table, threads, counts, units, steps, k, block, w, w_steps, kind, 
     while records > 1 and (block << shift) < w_block and shift < 62:
         shift += 1
     edge, scratch = np.empty((height, WIDTH), np.float32), np.empty(w_count * WIDTH, np.float32)
+    jobs = parts * -(-panels // chunk)
     while True:
         job = take(counts, JOB)
-        if job >= parts * -(-panels // chunk):
-            break
+        if job >= jobs:
+            return jobs
         first = job % parts * height
         last = min(first + height, m)
         for panel in range(job // parts * chunk, min((job // parts + 1) * chunk, panels)):
@@ -61,6 +64,7 @@ def _multiply(table, threads, counts, units, steps, k, block, w, w_steps, kind, 
                         size = block // group
                         blocks(table[BLOCKS_CODES], rows, a, part, groups, to, ldc, x, scales, FRESH, size, shift)
             end_panel(table, edge, last - first, out, first, panel * WIDTH, bias, residual)
+        take(counts, ENDED)
 
 
 @njit(cache=True)
@@ -68,7 +72,7 @@ def _work(table, form, threads, counts, x, shared, w, w_steps, kind, w_block, un
     """What one thread does."""
     _quantize(table, form, counts, x, shared, units, steps)
     k, block = x.shape[1], form[RECORD]
-    _multiply(table, threads, counts, units, steps, k, block, w, w_steps, kind, w_block, bias, residual, out)
+    multiply(table, threads, counts, units, steps, k, block, w, w_steps, kind, w_block, bias, residual, out)
 
 
 @njit(cache=True, parallel=True, nogil=True)

@@ -4,7 +4,9 @@ import numpy as np
 from numba import njit, prange
 
 from cachequant.kernels.calls import blocks, chain, expand
-from cachequant.kernels.jobs import DONE, JOB, SERIAL, TAKEN, counters, end_panel, panel_steps, place, plan, take, wait
+from cachequant.kernels.jobs import (
+    DONE, ENDED, JOB, SERIAL, TAKEN, counters, end_panel, panel_steps, place, plan, take, wait,
+)  # fmt: skip
 from cachequant.kernels.micro import FRESH, LAST
 from cachequant.kernels.native import BLOCKS_FLOATS, BLOCKS_WIDE, CHAIN_FLOATS, CHAIN_WIDE, GROUP, ROWS, WIDEN
 from cachequant.kernels.simd import WIDTH
@@ -20,28 +22,35 @@ def _pack(table, counts, x, packed):
         i = take(counts, TAKEN) * tile
         if i >= m:
             break
-        rows, at = min(tile, m - i), i * k
-        for j in range(k):
-            for r in range(rows):
-                packed[at + r] = x[i + r, j]
-            at += rows
+        rows = min(tile, m - i)
+        pack_tile(x[i : i + rows], packed[i * k :])
         take(counts, DONE)
-    wait(counts, -(-m // tile))
+    wait(counts, DONE, -(-m // tile))
 
 
 @njit(cache=True)
-def _multiply(table, threads, counts, packed, k, w, w_steps, kind, w_block, widened, bias, residual, out):
-    """Take jobs until there are none left."""
+def pack_tile(x, packed):
+    """Rows of inputs as [k][row]."""
+    rows, k = x.shape
+    for j in range(k):
+        for r in range(rows):
+            packed[j * rows + r] = x[r, j]
+
+
+@njit(cache=True)
+def multiply(table, threads, counts, packed, k, w, w_steps, kind, w_block, widened, bias, residual, out):
+    """Take jobs until there are none left; returns how many there are."""
     (m, n), tile, group = out.shape, table[ROWS], table[GROUP]
     panels, groups, w_count = -(-n // WIDTH), -(-k // group), -(-k // w_block)
     height, chunk = plan(m, n, tile, 4 * k, threads)
     parts, direct = -(-m // height), widened and m == 1 and k % group == 0
     edge, scratch = np.empty((height, WIDTH), np.float32), np.empty(w_count * WIDTH if widened else 0, np.float32)
     wide = np.empty((CUT + group) * WIDTH if widened else 0, np.float32)
+    jobs = parts * -(-panels // chunk)
     while True:
         job = take(counts, JOB)
-        if job >= parts * -(-panels // chunk):
-            break
+        if job >= jobs:
+            return jobs
         first = job % parts * height
         last = min(first + height, m)
         for panel in range(job // parts * chunk, min((job // parts + 1) * chunk, panels)):
@@ -70,6 +79,7 @@ def _multiply(table, threads, counts, packed, k, w, w_steps, kind, w_block, wide
                         s = scales + 4 * WIDTH * (at // w_block)
                         blocks(table[BLOCKS_FLOATS], rows, a, b, count, to, ldc, 0, s, mode, w_block, 0)
             end_panel(table, edge, last - first, out, first, panel * WIDTH, bias, residual)
+        take(counts, ENDED)
 
 
 @njit(cache=True)
@@ -77,7 +87,7 @@ def _work(table, threads, counts, x, packed, w, w_steps, kind, w_block, widened,
     """What one thread does."""
     if len(x) > 1:
         _pack(table, counts, x, packed)
-    _multiply(table, threads, counts, packed, x.shape[1], w, w_steps, kind, w_block, widened, bias, residual, out)
+    multiply(table, threads, counts, packed, x.shape[1], w, w_steps, kind, w_block, widened, bias, residual, out)
 
 
 @njit(cache=True, parallel=True, nogil=True)

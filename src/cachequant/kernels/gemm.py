@@ -17,9 +17,9 @@ from cachequant.kernels.floats import multiply_floats
 from cachequant.kernels.pack import PackedMatrix, longest, rows
 from cachequant.kernels.pack import pack_codes as _pack_codes
 from cachequant.kernels.pack import pack_fp32 as _pack_fp32
-from cachequant.kernels.quantize_rows import form_of
+from cachequant.kernels.quantize_rows import RECORD, form_of
 from cachequant.quantize import Quantized
-from cachequant.schemes import BITS, Quantizer
+from cachequant.schemes import BITS, Quantizer, Tensor
 from cachequant.transform import Basis
 
 __all__ = ["PackedMatrix", "matmul", "pack_codes", "pack_fp32", "rows"]
@@ -91,5 +91,21 @@ def _bind(w: PackedMatrix, activation: Quantizer | None):
     table = native.table(w.kernel_set)
     if activation is None:
         return activation, _compiled(multiply_floats), table, (*weights, w.kind == "codes")
-    how = form_of(activation, w.k, min(w.block, longest(activation.bits)), w.basis)
-    return activation, _compiled(multiply_codes), table, (how, *weights)
+    return activation, _compiled(multiply_codes), table, (form(w, activation), *weights)
+
+
+def form(w: PackedMatrix, activation: Quantizer | None) -> np.ndarray | None:
+    """How inputs of the matrix become codes, see `quantize_rows.form_of`; None if they stay float32."""
+    if activation is None:
+        return None
+    return form_of(activation, w.k, min(w.block, longest(activation.bits)), w.basis)
+
+
+def steps_of_row(w: PackedMatrix, form: np.ndarray | None) -> int:
+    """How many float32 the steps of one row of inputs take."""
+    return 0 if form is None else -(-w.k // int(form[RECORD])) * (1 + w.kernel_set.unsigned)
+
+
+def shared(activation: Quantizer | None) -> bool:
+    """Whether one scale serves all rows of inputs."""
+    return activation is not None and activation.granularity == Tensor()

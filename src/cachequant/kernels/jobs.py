@@ -1,8 +1,10 @@
-"""What the two drivers of products share: how work is cut, handed to threads, and how a panel of outputs ends.
+"""What the drivers of products and of whole passes share: how work is cut, handed to threads, and how a panel ends.
 
 Threads take jobs from shared counters, so a slow or busy core gets fewer. Nothing here changes the arithmetic of an
 output.
 """
+
+import os
 
 import numpy as np
 from llvmlite import ir
@@ -18,13 +20,16 @@ from cachequant.kernels.simd import WIDTH
 INPUT_BYTES = 192 << 10  # packed inputs of one job: they stay in L2 while the panels pass
 JOBS = 4  # per thread
 SERIAL = 1 << 17  # multiply-adds below which waking a second thread costs more than it saves
-TAKEN, DONE, JOB = 0, 1, 2  # counters: tiles of inputs that were begun and finished, panels of outputs that were begun
+TAKEN, DONE, JOB, ENDED = range(4)  # counters: tiles of inputs begun and finished, jobs of outputs begun and finished
+COUNTERS = 4
+PATIENCE = 2000  # looks at a counter before the waiting thread offers its core to others
+_sched_yield = types.ExternalFunction("sched_yield", types.int32()) if os.name == "posix" else None
 
 
 @njit(cache=True)
 def counters():
     """Counters of one product; arrays, because an address alone would not keep memory alive."""
-    return np.zeros(3, np.int64)
+    return np.zeros(COUNTERS, np.int64)
 
 
 @njit(cache=True)
@@ -34,10 +39,26 @@ def take(counts, which):
 
 
 @njit(cache=True)
-def wait(counts, tiles):
-    """Wait until all tiles are finished. Every tile that was begun is with a running thread, so this ends."""
-    while _read(counts.ctypes.data + 8 * DONE) < tiles:
+def wait(counts, which, number):
+    """Wait until so many are finished. Each one that was begun is with a running thread, so this ends."""
+    looks = 0
+    while _read(counts.ctypes.data + 8 * which) < number:
+        looks += 1
+        if looks > PATIENCE:
+            _offer_core()
+
+
+if _sched_yield is None:
+
+    @njit(cache=True)
+    def _offer_core():
         pass
+
+else:
+
+    @njit(cache=True)
+    def _offer_core():
+        _sched_yield()
 
 
 @intrinsic

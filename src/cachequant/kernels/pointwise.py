@@ -26,7 +26,7 @@ def _row(matrix, t):
 
 
 @njit(error_model="numpy", cache=True)
-def _rms_row(x, weight, n, eps, out):
+def rms_row(x, weight, n, eps, out):
     factor = np.float32(1) / np.sqrt(row_squares(x, n, np.float32(0)) / np.float32(n) + np.float32(eps))
     x, weight, out = _floats(x, n), _floats(weight, n), _floats(out, n)
     for i in range(n):
@@ -46,14 +46,14 @@ def rms_norm(x, weight, eps, out):
     n, w = x.shape[1], np.int64(weight.ctypes.data)
     if x.size < PARALLEL:
         for t in range(x.shape[0]):
-            _rms_row(_row(x, t), w, n, eps, _row(out, t))
+            rms_row(_row(x, t), w, n, eps, _row(out, t))
     else:
         for t in prange(x.shape[0]):
-            _rms_row(_row(x, t), w, n, eps, _row(out, t))
+            rms_row(_row(x, t), w, n, eps, _row(out, t))
 
 
 @njit(error_model="numpy", cache=True)
-def _layer_row(x, weight, bias, n, eps, out):
+def layer_row(x, weight, bias, n, eps, out):
     mean = row_sum(x, n) / np.float32(n)
     factor = np.float32(1) / np.sqrt(row_squares(x, n, mean) / np.float32(n) + np.float32(eps))
     x, weight, bias, out = _floats(x, n), _floats(weight, n), _floats(bias, n), _floats(out, n)
@@ -74,14 +74,14 @@ def layer_norm(x, weight, bias, eps, out):
     n, w, b = x.shape[1], np.int64(weight.ctypes.data), np.int64(bias.ctypes.data)
     if x.size < PARALLEL:
         for t in range(x.shape[0]):
-            _layer_row(_row(x, t), w, b, n, eps, _row(out, t))
+            layer_row(_row(x, t), w, b, n, eps, _row(out, t))
     else:
         for t in prange(x.shape[0]):
-            _layer_row(_row(x, t), w, b, n, eps, _row(out, t))
+            layer_row(_row(x, t), w, b, n, eps, _row(out, t))
 
 
 @njit(error_model="numpy", cache=True)
-def _rope_row(x, cos, sin, half, heads):
+def rope_row(x, cos, sin, half, heads):
     cos, sin = _floats(cos, half), _floats(sin, half)
     for h in range(heads):
         low = _floats(x + h * half * 8, half)
@@ -98,11 +98,11 @@ def _rope(x, cos, sin, start):
     if x.size < PARALLEL:
         for t in range(x.shape[0]):
             at = np.int64(x.ctypes.data) + t * x.strides[0]
-            _rope_row(at, _row(cos, start + t), _row(sin, start + t), half, heads)
+            rope_row(at, _row(cos, start + t), _row(sin, start + t), half, heads)
     else:
         for t in prange(x.shape[0]):
             at = np.int64(x.ctypes.data) + t * x.strides[0]
-            _rope_row(at, _row(cos, start + t), _row(sin, start + t), half, heads)
+            rope_row(at, _row(cos, start + t), _row(sin, start + t), half, heads)
 
 
 def rope(x, cos, sin, start):
@@ -121,7 +121,7 @@ def rope(x, cos, sin, start):
 
 
 @njit(error_model="numpy", cache=True)
-def _silu_row(x, n, out):
+def silu_row(x, n, out):
     gate, up, out = _floats(x, n), _floats(x + 4 * n, n), _floats(out, n)
     for i in range(n):
         out[i] = gate[i] / (np.float32(1) + exp(-gate[i])) * up[i]
@@ -139,14 +139,14 @@ def silu_mul(gate_up, out):
     n = out.shape[1]
     if out.size < PARALLEL:
         for t in range(out.shape[0]):
-            _silu_row(_row(gate_up, t), n, _row(out, t))
+            silu_row(_row(gate_up, t), n, _row(out, t))
     else:
         for t in prange(out.shape[0]):
-            _silu_row(_row(gate_up, t), n, _row(out, t))
+            silu_row(_row(gate_up, t), n, _row(out, t))
 
 
 @njit(error_model="numpy", cache=True)
-def _gelu_row(x, n):
+def gelu_row(x, n):
     # tanh(u) = 2 / (1 + e^-2u) - 1, so gelu(x) = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3)
     a, b = np.float32(-2 * 0.7978845608028654), np.float32(-2 * 0.7978845608028654 * 0.044715)
     x = _floats(x, n)
@@ -165,7 +165,7 @@ def gelu_tanh(x):
     """
     if x.size < PARALLEL:
         for t in range(x.shape[0]):
-            _gelu_row(_row(x, t), x.shape[1])
+            gelu_row(_row(x, t), x.shape[1])
     else:
         for t in prange(x.shape[0]):
-            _gelu_row(_row(x, t), x.shape[1])
+            gelu_row(_row(x, t), x.shape[1])

@@ -1,0 +1,195 @@
+"""All blocks of a decoder in one parallel region: what a token costs beside its arithmetic.
+
+Called kernel by kernel, a decoded token pays for hundreds of calls from Python and as many times waking the threads.
+Here the threads run through the blocks together. Each stage hands out jobs from its own counters and ends when all of
+its jobs have ended, so a thread that comes late finds nothing left to do; no stage depends on how many threads there
+are. Norms and activations are computed tile by tile on the way into the quantized inputs and are never stored.
+
+The arithmetic is that of the single kernels, row for row and bit for bit.
+"""
+
+import numpy as np
+from numba import carray, njit, prange
+
+from cachequant.kernels import codes, floats
+from cachequant.kernels.attention import FINISHED, append_token, shares, work
+from cachequant.kernels.ir import pointer
+from cachequant.kernels.jobs import COUNTERS, DONE, ENDED, TAKEN, take, wait
+from cachequant.kernels.native import GROUP, ROWS, UNSIGNED
+from cachequant.kernels.pointwise import gelu_row, layer_row, rms_row, rope_row, silu_row
+from cachequant.kernels.quantize_rows import RECORD, quantize_tile
+from cachequant.kernels.tiles import PAGE
+
+# places in the numbers of a matrix, of a block and of the decoder's shape
+WEIGHT, STEPS, KIND, W_BLOCK, OUTPUTS, INPUTS, FORM, WIDENED, BIAS = range(9)
+MATRIX = 9
+NORM, NORM_BIAS, QKV, OUTPUT = 0, 1, 2, 2 + MATRIX
+SECOND_NORM, SECOND_BIAS, UP, DOWN = (2 + 2 * MATRIX + i for i in (0, 1, 2, 2 + MATRIX))
+BLOCK = 4 + 4 * MATRIX
+FORM_NUMBERS = 7
+HEADS, KV_HEADS, HEAD_DIM, ACTIVATION, ROTARY = range(5)
+PLAIN, RMS, LAYER, SILU, GELU = range(5)  # what becomes of a row before it is quantized
+STAGES = 5  # of a block: four matrices, keys and values; attention has counters of its own
+
+
+@njit(inline="always")
+def _view(address, count):
+    return carray(pointer(address), (count,), np.float32)
+
+
+@njit(inline="always")
+def _numbers(address, count):
+    return carray(pointer(address), (count,), np.int64)
+
+
+@njit(error_model="numpy", cache=True)
+def _row(how, x, n, weight, bias, eps, out):
+    """One row of `n` inputs of a matrix from what the stage before it wrote."""
+    if how == RMS:
+        rms_row(x, weight, n, eps, out)
+    elif how == LAYER:
+        layer_row(x, weight, bias, n, eps, out)
+    elif how == SILU:
+        silu_row(x, n, out)
+    else:
+        _view(out, n)[:] = _view(x, n)
+        gelu_row(out, n)
+
+
+@njit(error_model="numpy", cache=True)
+def _prepare(table, counts, how, x, m, norm, matrix, inputs):
+    """Inputs of a matrix, tile by tile: norm or activation, then codes, or float32 in the order of the kernels."""
+    (weight, bias, eps), (units, steps, packed) = norm, inputs
+    k, tile = matrix[INPUTS], table[ROWS]
+    stride = 4 * k * (2 if how == SILU else 1)
+    scratch = np.empty(0 if how == PLAIN else tile * k, np.float32)
+    form, coded = _numbers(matrix[FORM], FORM_NUMBERS), matrix[FORM] != 0
+    groups, record = -(-k // table[GROUP]), -(-k // form[RECORD]) * (1 + table[UNSIGNED]) if coded else 0
+    while True:
+        i = take(counts, TAKEN) * tile
+        if i >= m:
+            break
+        rows, at = min(tile, m - i), x + i * stride
+        if how != PLAIN:
+            for r in range(rows):
+                _row(how, at + r * stride, k, weight, bias, eps, np.int64(scratch.ctypes.data) + 4 * r * k)
+            at = np.int64(scratch.ctypes.data)
+        if coded:
+            quantize_tile(table, form, at, rows, k, np.float32(-1), units, i * groups, steps, i * record)
+        else:
+            floats.pack_tile(carray(pointer(at), (rows, k), np.float32), packed[i * k :])
+        take(counts, DONE)
+    wait(counts, DONE, -(-m // tile))
+
+
+@njit(error_model="numpy", cache=True)
+def _linear(table, threads, counts, how, x, m, norm, matrix, inputs, residual, out):
+    """out = inputs @ W.T + bias + residual; x, residual and out are addresses, 0 leaves the residual out.
+
+    norm : address of weight and bias, and epsilon, for RMS and LAYER.
+    inputs : scratch for codes, their steps, and float32 inputs.
+    """
+    _prepare(table, counts, how, x, m, norm, matrix, inputs)
+    units, steps, packed = inputs
+    n, k = matrix[OUTPUTS], matrix[INPUTS]
+    w, w_steps, kind, w_block = matrix[WEIGHT], matrix[STEPS], matrix[KIND], matrix[W_BLOCK]
+    bias = _view(matrix[BIAS], n if matrix[BIAS] else 0)
+    rest = carray(pointer(residual), (m if residual else 0, n), np.float32)
+    to = carray(pointer(out), (m, n), np.float32)
+    if matrix[FORM]:
+        record = _numbers(matrix[FORM], FORM_NUMBERS)[RECORD]
+        jobs = codes.multiply(
+            table, threads, counts, units, steps, k, record, w, w_steps, kind, w_block, bias, rest, to
+        )  # fmt: skip
+    else:
+        widened = matrix[WIDENED] != 0
+        jobs = floats.multiply(table, threads, counts, packed, k, w, w_steps, kind, w_block, widened, bias, rest, to)
+    wait(counts, ENDED, jobs)
+
+
+@njit(error_model="numpy", cache=True)
+def _store(counts, shape, qkv, m, cos, sin, pages, layer, start):
+    """Rotate queries and keys to their positions, and write keys and values into the pages; a job is a head's page."""
+    heads, kv_heads, d = shape[HEADS], shape[KV_HEADS], shape[HEAD_DIM]
+    group, stride, first = heads // kv_heads, 4 * (heads + 2 * kv_heads) * d, start // PAGE
+    count = ((start + m - 1) // PAGE + 1 - first) * kv_heads
+    while True:
+        job = take(counts, TAKEN)
+        if job >= count:
+            break
+        head, page = job % kv_heads, first + job // kv_heads
+        for t in range(max(start, page * PAGE), min(start + m, (page + 1) * PAGE)):
+            row = qkv + (t - start) * stride
+            key = row + 4 * (heads + head) * d
+            if shape[ROTARY]:
+                at = 4 * t * (d // 2)
+                rope_row(row + 4 * head * group * d, cos + at, sin + at, d // 2, group)
+                rope_row(key, cos + at, sin + at, d // 2, 1)
+            append_token(key, key + 4 * kv_heads * d, pages[page], layer, kv_heads, head, d, t % PAGE)
+        take(counts, DONE)
+    wait(counts, DONE, count)
+
+
+@njit(error_model="numpy", cache=True)
+def _attend(counters, shape, qkv, m, pages, layer, start, scale, parts, out):
+    """Causal attention over the pages; qkv and out are addresses."""
+    heads, kv_heads, d = shape[HEADS], shape[KV_HEADS], shape[HEAD_DIM]
+    q = carray(pointer(qkv), (m, heads + 2 * kv_heads, d), np.float32)[:, :heads]
+    result = carray(pointer(out), (m, heads, d), np.float32)[:, :heads]
+    work(q, pages, layer, start, kv_heads, scale, result, parts, counters)
+    wait(counters, FINISHED, counters.size - FINISHED - 1)
+
+
+@njit(error_model="numpy", cache=True)
+def _blocks(table, threads, program, shape, eps, m, states, inputs, parts, pages, start, cos, sin, scale, counts, queues):
+    """What one thread does.
+
+    states : the hidden states, those between attention and feed-forward part, queries with keys and values, and the
+        wide activations, which also take what attention gives; arrays, because an address would not keep them alive.
+    """
+    hidden, between = np.int64(states[0].ctypes.data), np.int64(states[1].ctypes.data)
+    qkv, wide = np.int64(states[2].ctypes.data), np.int64(states[3].ctypes.data)
+    at, queue, units = np.int64(counts.ctypes.data), np.int64(queues.ctypes.data), queues.shape[1]
+    norm = RMS if program[0, NORM_BIAS] == 0 else LAYER
+    sources, targets, residuals = (hidden, wide, between, wide), (qkv, between, wide, hidden), (0, hidden, 0, between)
+    hows, places, norms = (norm, PLAIN, norm, shape[ACTIVATION]), (QKV, OUTPUT, UP, DOWN), (NORM, NORM, SECOND_NORM, NORM)
+    for i in range(len(program)):
+        block = _numbers(np.int64(program.ctypes.data) + 8 * BLOCK * i, BLOCK)
+        for j in range(4):  # one call for the four matrices: it is compiled once
+            if j == 1:
+                c = _numbers(at + 8 * COUNTERS * (STAGES * i + 4), COUNTERS)
+                _store(c, shape, qkv, m, np.int64(cos.ctypes.data), np.int64(sin.ctypes.data), pages, i, start)
+                c = _numbers(queue + 8 * units * i, units)
+                _attend(c, shape, qkv, m, pages, i, start, scale, parts, wide)
+            c = _numbers(at + 8 * COUNTERS * (STAGES * i + j), COUNTERS)
+            matrix, weight, bias = block[places[j] :][:MATRIX], block[norms[j]], block[norms[j] + 1]
+            _linear(
+                table, threads, c, hows[j], sources[j], m, (weight, bias, eps), matrix, inputs, residuals[j], targets[j]
+            )  # fmt: skip
+
+
+@njit(error_model="numpy", cache=True, parallel=True, nogil=True)
+def run(table, threads, program, shape, eps, x, widths, pages, start, cos, sin, scale):
+    """All blocks over the (T, width) float32 hidden states `x` of positions start, ..., in place.
+
+    table : of the kernel set that all matrices are packed for.
+    program : (layers, BLOCK) int64: addresses and sizes of each block, see the names above.
+    shape : (5,) int64: HEADS, KV_HEADS, HEAD_DIM, ACTIVATION (SILU or GELU), ROTARY.
+    widths : (4,) int64: most outputs of the feed-forward part, units, steps and float32 inputs a row needs.
+    pages : (P,) int64 addresses of pages with room for all tokens.
+    cos, sin : (positions, HEAD_DIM / 2) float32, or empty.
+    scale : of attention's scores.
+    """
+    m, layers = len(x), len(program)
+    heads, kv_heads, d = shape[HEADS], shape[KV_HEADS], shape[HEAD_DIM]
+    between, qkv = np.empty_like(x), np.empty(m * (heads + 2 * kv_heads) * d, np.float32)
+    wide = np.empty(m * widths[0], np.float32)
+    inputs = np.empty(m * widths[1], np.int32), np.empty(m * widths[2], np.float32), np.empty(m * widths[3], np.float32)
+    units, room = shares(m, heads, kv_heads, d, start, threads)
+    parts = np.empty(room, np.float32)
+    counts, queues = np.zeros(layers * STAGES * COUNTERS, np.int64), np.zeros((layers, FINISHED + 1 + units), np.int64)
+    states = x, between, qkv, wide
+    for _ in prange(threads):
+        _blocks(
+            table, threads, program, shape, eps, m, states, inputs, parts, pages, start, cos, sin, scale, counts, queues
+        )
