@@ -93,6 +93,7 @@ PRESETS = {
         Scheme("w8a16", INT8, replace(INT8, bits=16)),
         *(Scheme(f"int8-x{size}", INT8, Quantizer(Block(size), EXACT)) for size in (32, 64, 128)),
         Scheme("int8-hadamard", INT8, INT8, transform=Transform(hadamard=512)),
+        Scheme("int8-hadamard-x128", INT8, Quantizer(Block(128), EXACT), transform=Transform(hadamard=512)),
         Scheme("int8-smooth", INT8, INT8, transform=Transform(smooth=0.5)),
     )
 }
