@@ -17,7 +17,16 @@
 
 # %% tags=["parameters"]
 models: list[str] = ["smollm2-135m", "gpt2-random"]
-arms: list[str] = ["transformers-fp32", "torch-int8", "fp32", "bfp8", "int8", "int8+head"]
+arms: list[str] = [
+    "transformers-fp32",
+    "torch-int8",
+    "fp32",
+    "bfp8",
+    "int8",
+    "w8a12",
+    "int8-hadamard",
+    "int8+head",
+]
 profiles: list[str] = ["short", "long"]
 max_new: int = 50  # new tokens of a profile are cut to these
 repeats: int = 5

@@ -27,6 +27,14 @@ schemes: list[str] = [
     "bfp8-w",
     "int8+head:int8",
     "int8+head",
+    "w8a12",
+    "w8a16",
+    "int8-x128",
+    "int8-x64",
+    "int8-x32",
+    "int8-hadamard",
+    "int8-hadamard-x128",
+    "int8-smooth",
 ]  # beside the 2x2 grid
 fine_max_tokens: int = 1024  # for the grid of 35
 granularities: list[str] = ["tensor", "row", "block256", "block128", "block64", "block32", "block16"]  # of the grid

@@ -5,14 +5,15 @@ import pytest
 
 from cachequant import transform
 from cachequant.errors import InputError
-from cachequant.transform import Basis, Transform
+from cachequant.schemes import Transform
+from cachequant.transform import Basis, basis
 
 
 @pytest.mark.parametrize(("k", "block"), [(64, 64), (576, 64), (1536, 512), (1536, 256), (40, 8), (7, 1)])
 def test_products_do_not_change(rng, k, block):
     x, w = (rng.standard_normal((n, k)).astype(np.float32) for n in (5, 9))
-    basis = Basis(rng.uniform(0.5, 2, k).astype(np.float32) * transform.signs(k, 1), block)
-    np.testing.assert_allclose(basis.inputs(x) @ basis.weights(w).T, x @ w.T, rtol=1e-4, atol=1e-3)
+    changed = Basis(rng.uniform(0.5, 2, k).astype(np.float32) * transform.signs(k, 1), block)
+    np.testing.assert_allclose(changed.inputs(x) @ changed.weights(w).T, x @ w.T, rtol=1e-4, atol=1e-3)
 
 
 def test_walsh_hadamard_is_the_matrix_of_that_name():
@@ -26,14 +27,14 @@ def test_walsh_hadamard_is_the_matrix_of_that_name():
 def test_an_outlier_is_spread_over_its_block():
     x = np.zeros((1, 128), np.float32)
     x[0, 3] = 64
-    y = Transform(hadamard=64).basis(128).inputs(x)
+    y = basis(Transform(hadamard=64), 128).inputs(x)
     assert (np.abs(y[0, :64]) == 64).all() and not y[0, 64:].any()
 
 
 @pytest.mark.parametrize(("k", "block"), [(576, 64), (1536, 512), (768, 256), (3072, 512), (48, 16)])
 def test_the_block_divides_the_row(k, block):
-    basis = Transform(hadamard=512).basis(k)
-    assert (basis.block, basis.factors.shape, set(np.abs(basis.factors))) == (block, (k,), {1})
+    found = basis(Transform(hadamard=512), k)
+    assert (found.block, found.factors.shape, set(np.abs(found.factors))) == (block, (k,), {1})
 
 
 def test_signs_are_the_same_everywhere():
@@ -53,7 +54,7 @@ def test_smoothing_moves_loud_channels_to_the_weights(rng):
     np.testing.assert_allclose(transform.smoothing(x, w, 0.5), [0.5, 1, 1, 1])
     inputs = rng.standard_normal((7, 32)).astype(np.float32) * np.geomspace(0.1, 100, 32, dtype=np.float32)
     top = np.abs(inputs).max(0)
-    smoothed = Transform(smooth=1.0).basis(32, top, np.ones(32, np.float32)).inputs(inputs)
+    smoothed = basis(Transform(smooth=1.0), 32, top, np.ones(32, np.float32)).inputs(inputs)
     np.testing.assert_allclose(np.abs(smoothed).max(0), 1, rtol=1e-6)
 
 
@@ -65,4 +66,4 @@ def test_odd_smoothing_is_refused(alpha):
 
 def test_rows_that_cannot_be_rotated_are_refused():
     with pytest.raises(InputError, match="62.*multiple of 4"):
-        Transform(hadamard=64).basis(62)
+        basis(Transform(hadamard=64), 62)

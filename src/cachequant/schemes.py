@@ -22,12 +22,46 @@ from cachequant.quantizers import (
     ScaleRule,
     Tensor,
 )
-from cachequant.transform import Transform
 
 __all__ = [
     "BFP8", "BITS", "BLOCK_SIZES", "CODE_BITS", "EXACT", "INT8", "POW2", "PRESETS", "SCALE_STEPS", "Block",
     "Granularity", "Quantizer", "Row", "ScaleRule", "Scheme", "Tensor", "Transform", "get", "grid",
 ]  # fmt: skip
+SMALLEST_BLOCK, LARGEST_BLOCK = 4, 4096  # of a rotation: fewer values spread nothing; more leave the L1 cache
+
+
+@dataclass(frozen=True)
+class Transform:
+    """How the inputs of every block matrix are transformed.
+
+    hadamard : values that are rotated together, a power of two; rows of K take the largest one that divides K and is
+        not above this. None: no rotation.
+    seed : of the random signs in front of the rotation.
+    smooth : alpha of SmoothQuant, from 0 (the weights' channels become equally large) to 1 (the inputs' do). None: no
+        smoothing.
+    """
+
+    hadamard: int | None = None
+    seed: int = 0
+    smooth: float | None = None
+
+    def __post_init__(self):
+        h, alpha = self.hadamard, self.smooth
+        if h is not None and not (SMALLEST_BLOCK <= h <= LARGEST_BLOCK and h & (h - 1) == 0):
+            raise InputError(
+                f"a rotation over {h!r} values: allowed are powers of two from {SMALLEST_BLOCK} to {LARGEST_BLOCK}"
+            )
+        if alpha is not None and not 0 <= alpha <= 1:
+            raise InputError(f"smoothing with alpha {alpha!r}: allowed is 0 to 1")
+
+    def check(self, k: int) -> None:
+        """Raises InputError if inputs of `k` values cannot be rotated, because no block divides them."""
+        if not self.fits(k):
+            raise InputError(f"inputs of {k} values cannot be rotated: {k} is not a multiple of {SMALLEST_BLOCK}")
+
+    def fits(self, k: int) -> bool:
+        """Whether inputs of `k` values can be transformed."""
+        return self.hadamard is None or k % SMALLEST_BLOCK == 0
 
 
 @dataclass(frozen=True)
@@ -93,6 +127,7 @@ PRESETS = {
         Scheme("w8a16", INT8, replace(INT8, bits=16)),
         *(Scheme(f"int8-x{size}", INT8, Quantizer(Block(size), EXACT)) for size in (32, 64, 128)),
         Scheme("int8-hadamard", INT8, INT8, transform=Transform(hadamard=512)),
+        Scheme("int8-hadamard-x128", INT8, Quantizer(Block(128), EXACT), transform=Transform(hadamard=512)),
         Scheme("int8-smooth", INT8, INT8, transform=Transform(smooth=0.5)),
     )
 }

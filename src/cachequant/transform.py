@@ -10,54 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cachequant.errors import InputError
-
-SMALLEST_BLOCK, LARGEST_BLOCK = 4, 4096  # of a rotation: fewer values spread nothing; more leave the L1 cache
-
-
-@dataclass(frozen=True)
-class Transform:
-    """How the inputs of every block matrix are transformed.
-
-    hadamard : values that are rotated together, a power of two; rows of K take the largest one that divides K and is
-        not above this. None: no rotation.
-    seed : of the random signs in front of the rotation.
-    smooth : alpha of SmoothQuant, from 0 (the weights' channels become equally large) to 1 (the inputs' do). None: no
-        smoothing.
-    """
-
-    hadamard: int | None = None
-    seed: int = 0
-    smooth: float | None = None
-
-    def __post_init__(self):
-        h, alpha = self.hadamard, self.smooth
-        if h is not None and not (SMALLEST_BLOCK <= h <= LARGEST_BLOCK and h & (h - 1) == 0):
-            raise InputError(
-                f"a rotation over {h!r} values: allowed are powers of two from {SMALLEST_BLOCK} to {LARGEST_BLOCK}"
-            )
-        if alpha is not None and not 0 <= alpha <= 1:
-            raise InputError(f"smoothing with alpha {alpha!r}: allowed is 0 to 1")
-
-    def check(self, k: int) -> None:
-        """Raises InputError if inputs of `k` values cannot be rotated, because no block divides them."""
-        if not self.fits(k):
-            raise InputError(f"inputs of {k} values cannot be rotated: {k} is not a multiple of {SMALLEST_BLOCK}")
-
-    def fits(self, k: int) -> bool:
-        """Whether inputs of `k` values can be transformed."""
-        return self.hadamard is None or k % SMALLEST_BLOCK == 0
-
-    def basis(self, k: int, inputs: np.ndarray | None = None, weights: np.ndarray | None = None) -> "Basis":
-        """The transform for inputs of `k` values.
-
-        inputs, weights : (k,) largest magnitude of each channel, for smoothing.
-        """
-        self.check(k)
-        factors = signs(k, self.seed) if self.hadamard else np.ones(k, np.float32)
-        if self.smooth is not None:
-            factors = factors * smoothing(inputs, weights, self.smooth)
-        return Basis(factors, min(self.hadamard, k & -k) if self.hadamard else 1)
+from cachequant.schemes import Transform
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +31,18 @@ class Basis:
     def weights(self, w: np.ndarray) -> np.ndarray:
         """(N, K) float32 weights for such inputs: `inputs(x) @ weights(w).T` is x @ w.T but for rounding."""
         return walsh_hadamard(w * (1 / self.factors), self.block) * np.float32(1 / self.block)
+
+
+def basis(transform: Transform, k: int, inputs: np.ndarray | None = None, weights: np.ndarray | None = None) -> Basis:
+    """The basis of inputs of `k` values.
+
+    inputs, weights : (k,) largest magnitude of each channel, for smoothing.
+    """
+    transform.check(k)
+    factors = signs(k, transform.seed) if transform.hadamard else np.ones(k, np.float32)
+    if transform.smooth is not None:
+        factors = factors * smoothing(inputs, weights, transform.smooth)
+    return Basis(factors, min(transform.hadamard, k & -k) if transform.hadamard else 1)
 
 
 def signs(k: int, seed: int) -> np.ndarray:

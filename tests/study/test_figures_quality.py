@@ -138,3 +138,13 @@ def test_noise_pairs_the_grid_with_the_errors_of_its_formats(grid, sweep):
     ax = quality.noise_against_divergence(grid, {"weights": sweep["formats"], "activations": sweep["formats"]})
     drawn = sum(len(line.get_xdata()) for line in ax.lines if line.get_marker() != "None")
     assert drawn == sum(r["scheme"] in sweep["formats"] for r in grid)
+
+
+def test_remedies_stand_in_the_order_given_beside_what_weights_cost():
+    found = [
+        {"scheme": name, "inputs": words, "kl": kl, "intervals": {"kl": {"low": 0.9 * kl, "high": 1.1 * kl}}}
+        for name, words, kl in (("int8", "8 bits", 0.03), ("w8a12", "12 bits", 0.004), ("w8", "float32", 0.003))
+    ]
+    ax = quality.remedies(found)
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["w8", "w8a12", "int8"]
+    assert ax.lines[-1].get_xdata() == [0.003, 0.003]

@@ -7,8 +7,8 @@ import numpy as np
 from cachequant import quantize
 from cachequant.kernels import gemm
 from cachequant.kernels.rotate import rotate
-from cachequant.schemes import Quantizer, Scheme
-from cachequant.transform import Basis, Transform
+from cachequant.schemes import Quantizer, Scheme, Transform
+from cachequant.transform import Basis, basis
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +46,11 @@ def pack(
     if scheme.weight is None:
         packed = gemm.pack_fp32(weights[0] if len(weights) == 1 else np.concatenate(weights))
     else:
-        basis = scheme.transform and _basis(scheme.transform, weights, largest)
-        if basis:
-            weights = [rotate(w, 1 / basis.factors, basis.block) * np.float32(1 / basis.block) for w in weights]
+        changed = scheme.transform and _basis(scheme.transform, weights, largest)
+        if changed:
+            weights = [rotate(w, 1 / changed.factors, changed.block) * np.float32(1 / changed.block) for w in weights]
         codes = quantize.concatenate([quantize.quantize(w, scheme.weight) for w in weights])
-        packed = gemm.pack_codes(codes, scheme.activation, basis)
+        packed = gemm.pack_codes(codes, scheme.activation, changed)
     if all(b is None for b in biases):
         bias = None
     else:
@@ -61,8 +61,8 @@ def pack(
 
 def _basis(transform: Transform, weights: list[np.ndarray], largest: np.ndarray | None) -> Basis:
     if transform.smooth is None:
-        return transform.basis(weights[0].shape[1])
-    return transform.basis(len(largest), largest, np.max([np.abs(w).max(0) for w in weights], 0))
+        return basis(transform, weights[0].shape[1])
+    return basis(transform, len(largest), largest, np.max([np.abs(w).max(0) for w in weights], 0))
 
 
 def pack_head(weight: np.ndarray, scheme: Scheme) -> PackedLinear:

@@ -173,8 +173,8 @@ def load(
     Parameters
     ----------
     model : ``smollm2-135m``, ``gpt2``, ``gpt2-random``, a hub id, a folder of transformers' format, or a GGUF file.
-    scheme : a name of `cachequant.schemes`, such as ``fp32``, ``int8``, ``w8a12``, ``int8+head``; ``auto`` takes one for
-        this CPU that is about as fast as int8 and closer to fp32.
+    scheme : a name of `cachequant.schemes`, such as ``fp32``, ``int8``, ``w8a12``, ``int8+head``; ``auto`` takes the
+        scheme for this CPU that keeps the quality of fp32 at about the speed of int8.
     head : ``int8`` or ``int8-block32`` quantizes the output projection too.
     threads : of the kernels; None keeps the current setting (at first: physical cores).
 

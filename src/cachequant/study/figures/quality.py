@@ -26,6 +26,10 @@ SCHEMES = {
     "w8": (style.BLACK, "^"),
     "bfp8-w": (style.PURPLE, "^"),
     "int8+head": (style.GREEN, "*"),
+    "w8a12": (style.GREEN, "P"),
+    "w8a16": (style.GREEN, "p"),
+    "int8-hadamard": (style.BLUE, "h"),
+    "int8-hadamard-x128": (style.BLUE, "H"),
 }
 
 
@@ -198,6 +202,21 @@ def causes(rows: list[dict], ax=None):
     ax.axvline(0, color=style.BLACK, linewidth=0.8)
     _percent_axis("x", ax, rows)
     ax.set(yticks=range(len(rows)), yticklabels=[r["label"] for r in reversed(rows)], ylim=(-0.6, len(rows) - 0.4))
+    return ax
+
+
+def remedies(rows: list[dict], ax=None):
+    """Divergence of each way of treating inputs, in the order given; the line is what int8 weights alone cost."""
+    ax = ax or style.figure(0.8 + 0.26 * len(rows))[1]
+    for y, row in enumerate(reversed(rows)):
+        ends, (color, marker) = row["intervals"]["kl"], _look(row["scheme"])
+        ax.plot([ends["low"], ends["high"]], [y, y], color=color)
+        ax.plot(row["kl"], y, marker, color=color)
+    for row in (r for r in rows if r["inputs"] == "float32"):
+        ax.axvline(row["kl"], color=style.BLACK, linewidth=0.8)
+    ax.set(xscale="log", xlabel="divergence, nats a token")
+    plain_ticks(ax.xaxis, (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1))
+    ax.set(yticks=range(len(rows)), yticklabels=[r["scheme"] for r in reversed(rows)], ylim=(-0.6, len(rows) - 0.4))
     return ax
 
 

@@ -23,6 +23,8 @@ ARMS = {
     "bfp8": (RED, "D"),
     "int8": (BLUE, "o"),
     "int8+head": (GREEN, "*"),
+    "w8a12": (ORANGE, "P"),
+    "int8-hadamard": (PURPLE, "h"),
 }
 SETTINGS = {
     "figure.dpi": 160,
