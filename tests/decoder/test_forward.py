@@ -5,6 +5,7 @@ import pytest
 
 import cachequant as cq
 from cachequant import schemes
+from cachequant.decoder.taps import tapped
 from cachequant.kernels import get_threads, set_threads
 from helpers import TINY, checkpoint, random_splits, transformers_logits, transformers_model
 
@@ -94,3 +95,11 @@ def test_with_scheme_shares_what_does_not_change(root, rng):
     assert derived._decoder.head is model._decoder.head
     assert np.array_equal(whole(derived, ids), whole(cq.load(checkpoint("llama-gqa-tied", root), "int8"), ids))
     assert derived.weight_bytes < model.weight_bytes
+
+
+@pytest.mark.parametrize("scheme", STABLE)
+def test_one_parallel_region_gives_the_bits_of_single_kernels(tiny, scheme, rng):
+    model, ids = cq.load(tiny[1], scheme), rng.integers(0, 131, 75)
+    want = whole(model, ids)
+    model._decoder = tapped(model._decoder, lambda layer, site, x: x)
+    assert np.array_equal(whole(model, ids).view(np.int32), want.view(np.int32))
