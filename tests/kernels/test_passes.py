@@ -1,4 +1,4 @@
-"""All blocks in one parallel region: the bits of the same blocks kernel by kernel, over several segments of attention."""
+"""All blocks in one parallel region: the bits of the same blocks kernel by kernel, over segments of attention too."""
 
 import numpy as np
 import pytest

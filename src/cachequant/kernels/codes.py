@@ -5,7 +5,18 @@ from numba import njit, prange
 
 from cachequant.kernels.calls import blocks, chain, largest
 from cachequant.kernels.jobs import (
-    DONE, ENDED, JOB, SERIAL, TAKEN, counters, end_panel, panel_steps, place, plan, take, wait,
+    DONE,
+    ENDED,
+    JOB,
+    SERIAL,
+    TAKEN,
+    counters,
+    end_panel,
+    panel_steps,
+    place,
+    plan,
+    take,
+    wait,
 )  # fmt: skip
 from cachequant.kernels.micro import FRESH, LAST
 from cachequant.kernels.native import BLOCKS_CODES, CHAIN_CODES, GROUP, LARGEST, ROWS, UNSIGNED

@@ -5,7 +5,18 @@ from numba import njit, prange
 
 from cachequant.kernels.calls import blocks, chain, expand
 from cachequant.kernels.jobs import (
-    DONE, ENDED, JOB, SERIAL, TAKEN, counters, end_panel, panel_steps, place, plan, take, wait,
+    DONE,
+    ENDED,
+    JOB,
+    SERIAL,
+    TAKEN,
+    counters,
+    end_panel,
+    panel_steps,
+    place,
+    plan,
+    take,
+    wait,
 )  # fmt: skip
 from cachequant.kernels.micro import FRESH, LAST
 from cachequant.kernels.native import BLOCKS_FLOATS, BLOCKS_WIDE, CHAIN_FLOATS, CHAIN_WIDE, GROUP, ROWS, WIDEN

@@ -141,7 +141,9 @@ def _attend(counters, shape, qkv, m, pages, layer, start, scale, parts, out):
 
 
 @njit(error_model="numpy", cache=True)
-def _blocks(table, threads, program, shape, eps, m, states, inputs, parts, pages, start, cos, sin, scale, counts, queues):
+def _blocks(
+    table, threads, program, shape, eps, m, states, inputs, parts, pages, start, cos, sin, scale, counts, queues
+):
     """What one thread does.
 
     states : the hidden states, those between attention and feed-forward part, queries with keys and values, and the
@@ -152,7 +154,8 @@ def _blocks(table, threads, program, shape, eps, m, states, inputs, parts, pages
     at, queue, units = np.int64(counts.ctypes.data), np.int64(queues.ctypes.data), queues.shape[1]
     norm = RMS if program[0, NORM_BIAS] == 0 else LAYER
     sources, targets, residuals = (hidden, wide, between, wide), (qkv, between, wide, hidden), (0, hidden, 0, between)
-    hows, places, norms = (norm, PLAIN, norm, shape[ACTIVATION]), (QKV, OUTPUT, UP, DOWN), (NORM, NORM, SECOND_NORM, NORM)
+    hows, places = (norm, PLAIN, norm, shape[ACTIVATION]), (QKV, OUTPUT, UP, DOWN)
+    norms = NORM, NORM, SECOND_NORM, NORM
     for i in range(len(program)):
         block = _numbers(np.int64(program.ctypes.data) + 8 * BLOCK * i, BLOCK)
         for j in range(4):  # one call for the four matrices: it is compiled once
