@@ -7,6 +7,7 @@ changed once; inputs cost K log2(block) additions a row while the model runs.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -45,11 +46,17 @@ def basis(transform: Transform, k: int, inputs: np.ndarray | None = None, weight
     return Basis(factors, min(transform.hadamard, k & -k) if transform.hadamard else 1)
 
 
+@cache
 def signs(k: int, seed: int) -> np.ndarray:
-    """(k,) float32 of 1 and -1; raw bits of PCG64, which every version of NumPy gives alike."""
+    """(k,) float32 of 1 and -1; raw bits of PCG64, which every version of NumPy gives alike.
+
+    All matrices share them, so they stay in the processor's caches.
+    """
     raw = np.atleast_1d(np.random.PCG64([seed, k]).random_raw(-(-k // 64)))
     bits = np.unpackbits(raw.astype("<u8").view(np.uint8))[:k]
-    return np.float32(1) - 2 * bits.astype(np.float32)
+    found = np.float32(1) - 2 * bits.astype(np.float32)
+    found.flags.writeable = False
+    return found
 
 
 def smoothing(inputs: np.ndarray, weights: np.ndarray, alpha: float) -> np.ndarray:

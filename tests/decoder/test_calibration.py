@@ -5,7 +5,7 @@ import pytest
 
 import cachequant as cq
 from cachequant import schemes
-from cachequant.decoder import calibration
+from cachequant.decoder import calibration, linear
 from cachequant.decoder.forward import SITES
 from cachequant.errors import InputError
 from cachequant.schemes import INT8, Scheme, Transform
@@ -43,6 +43,11 @@ def test_smoothing_goes_with_a_rotation(folder, rng):
     ids, both = rng.integers(0, 131, 30), Scheme("both", INT8, INT8, transform=Transform(hadamard=16, smooth=0.5))
     want, got = (logits(cq.load(folder, s), ids) for s in ("fp32", both))
     assert np.linalg.norm(got - want) < 0.4 * np.linalg.norm(want)
+
+
+def test_a_matrix_alone_cannot_be_smoothed(rng):
+    with pytest.raises(InputError, match="largest inputs"):
+        linear.pack([rng.standard_normal((4, 8)).astype(np.float32)], [None], schemes.get("int8-smooth"))
 
 
 def test_what_cannot_be_rotated_is_refused_before_packing(tmp_path):

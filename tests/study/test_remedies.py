@@ -34,6 +34,7 @@ def test_without_weights_alone_nothing_is_a_share():
         ("w8", "float32"),
         ("int8", "8 bits, one scale a row"),
         ("w8a12", "12 bits, one scale a row"),
+        ("bfp8", "8 bits, one power of two a block of 32"),
         ("int8-x64", "8 bits, one scale a block of 64"),
         ("int8-hadamard", "rotated, 8 bits, one scale a row"),
         ("int8-smooth", "smoothed, 8 bits, one scale a row"),

@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 def perplexity(
     model: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
-    scheme: Annotated[str, typer.Option(help="Number format: fp32, int8, bfp8, int8+head, ...")] = "int8",
+    scheme: Annotated[str, typer.Option(help="Number format: fp32, int8, w8a12, bfp8, int8+head, ..., auto.")] = "int8",
     kv: Annotated[str, typer.Option(help="Page format of keys and values: fp32.")] = "fp32",
     text: Annotated[
         str | None,

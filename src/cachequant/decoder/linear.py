@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cachequant import quantize
+from cachequant.errors import InputError
 from cachequant.kernels import gemm
 from cachequant.kernels.rotate import rotate
 from cachequant.schemes import Quantizer, Scheme, Transform
@@ -62,6 +63,8 @@ def pack(
 def _basis(transform: Transform, weights: list[np.ndarray], largest: np.ndarray | None) -> Basis:
     if transform.smooth is None:
         return basis(transform, weights[0].shape[1])
+    if largest is None:
+        raise InputError("smoothing needs the largest inputs of a model's layer; a matrix alone has none")
     return basis(transform, len(largest), largest, np.max([np.abs(w).max(0) for w in weights], 0))
 
 

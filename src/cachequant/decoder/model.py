@@ -59,7 +59,7 @@ class Model:
     def fingerprint(self) -> str:
         """sha256 that binds K/V to weights, scheme, page format and tokenizer."""
         tokenizer = self.tokenizer.sha256 if self.tokenizer else ""
-        parts = (self.sha256, self.scheme.name, self.pool.format, tokenizer)
+        parts = (self.sha256, repr(self.scheme), self.pool.format, tokenizer)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def with_scheme(self, scheme: str | Scheme, head: str | None = None) -> "Model":

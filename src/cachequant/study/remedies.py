@@ -4,7 +4,7 @@ The yardstick is the divergence that int8 inputs add to int8 weights alone: a re
 """
 
 from cachequant import schemes
-from cachequant.schemes import Block, Scheme, Transform
+from cachequant.schemes import POW2, Block, Scheme, Transform
 
 WORST, FLOOR = "int8", "w8"  # all of the cost of inputs, and none of it
 ORDER = (
@@ -50,7 +50,8 @@ def inputs(scheme: Scheme) -> str:
     if quantizer is None:
         return "float32"
     size = f"block of {quantizer.granularity.size}" if isinstance(quantizer.granularity, Block) else "row"
-    words = f"{quantizer.bits} bits, one scale a {size}"
+    scale = "power of two" if quantizer.scale == POW2 else "scale"
+    words = f"{quantizer.bits} bits, one {scale} a {size}"
     return f"{_basis(scheme.transform)}, {words}" if scheme.transform else words
 
 
