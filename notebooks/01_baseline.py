@@ -48,18 +48,19 @@ roofs = machine.measure(threads or None, machine_repeats)
 
 # %%
 assets, facts, measured, sweep = [], {}, {}, {}
-for name in models:
-    with DecodeBench(name, arms, threads or None) as bench:
-        measured[name] = {p: bench.measure(w, repeats=repeats) for p, w in work.items()}
-        sweep[name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
-        assets.append(bench.asset)
-    reads = {scheme: traffic.weight_bytes(assets[-1].config, scheme) for scheme in ("fp32", "int8", "int8+head")}
-    facts[name] = {"random": assets[-1].random, "reads": reads, **traffic.shape(assets[-1].config)}
+for model in models:
+    with DecodeBench(model, arms, threads or None) as bench:
+        asset = bench.asset
+        measured[asset.name] = {p: bench.measure(w, repeats=repeats) for p, w in work.items()}
+        sweep[asset.name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
+    reads = {scheme: traffic.weight_bytes(asset.config, scheme) for scheme in ("fp32", "int8", "int8+head")}
+    facts[asset.name] = {"random": asset.random, "reads": reads, **traffic.shape(asset.config)}
+    assets.append(asset)
 
 # %%
 {
     (m, p, a): round(v["decode_tok_s"]["median"], 1)
-    for m in models
+    for m in measured
     for p in profiles
     for a, v in measured[m][p]["arms"].items()
 }

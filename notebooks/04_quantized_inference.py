@@ -55,28 +55,29 @@ roofs = machine.measure(threads or None, machine_repeats)
 
 # %%
 assets, facts, measured, sweep = [], {}, {}, {}
-for name in models:
-    with DecodeBench(name, arms, threads or None) as bench:
-        measured[name] = {p: bench.measure(w, repeats=repeats) for p, w in work.items()}
-        sweep[name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
-        assets.append(bench.asset)
-    reads = {a: traffic.weight_bytes(assets[-1].config, a) for a in arms if a not in PEERS}
-    facts[name] = {"random": assets[-1].random, "reads": reads, **traffic.shape(assets[-1].config)}
+for model in models:
+    with DecodeBench(model, arms, threads or None) as bench:
+        asset = bench.asset
+        measured[asset.name] = {p: bench.measure(w, repeats=repeats) for p, w in work.items()}
+        sweep[asset.name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
+    reads = {a: traffic.weight_bytes(asset.config, a) for a in arms if a not in PEERS}
+    facts[asset.name] = {"random": asset.random, "reads": reads, **traffic.shape(asset.config)}
+    assets.append(asset)
 
 # %% [markdown]
 # 16-bit floats through torch, in a run of their own: they are slow where the CPU has no instructions for them.
 
 # %%
 half = {}
-for name in models:
-    with DecodeBench(name, half_arms, threads or None) as bench:
+for model in models:
+    with DecodeBench(model, half_arms, threads or None) as bench:
         new = {p: min(half_new, w.new_tokens) for p, w in work.items()}
-        half[name] = {p: bench.measure(work[p], new[p], repeats=1) for p in half_profiles}
+        half[bench.asset.name] = {p: bench.measure(work[p], new[p], repeats=1) for p in half_profiles}
 
 # %%
 {
     (m, p, a): round(v["decode_tok_s"]["median"], 1)
-    for m in models
+    for m in measured
     for p in profiles
     for a, v in measured[m][p]["arms"].items()
 }

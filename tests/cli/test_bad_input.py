@@ -11,6 +11,7 @@ CASES = {
     "ids": (["generate", "--ids", "1,b"], ["1,b", "1,2,3"]),
     "seed": (["generate", "x", "--seed", "abc"], ["--seed", "abc", "integer"]),
     "threads": (["generate", "x", "--threads", "0"], ["--threads", "'0'", "greater than or equal to 1"]),
+    "more threads than there are": (["generate", "x", "--threads", "4097"], ["4097", "between 1 and"]),
     "scheme": (["generate", "x", "--scheme", "int9"], ["int9", "int8", "bfp8"]),
     "head": (["generate", "x", "--head", "int4"], ["int4", "int8-block32"]),
     "temperature": (["generate", "x", "--temperature", "-1"], ["temperature", "-1", ">= 0"]),

@@ -51,10 +51,6 @@ def test_key_value_bytes_follow_the_key_value_heads():
     assert traffic.shape(SMOLLM2)["kv_bytes"] == 2 * 30 * 192 * 4
 
 
-def test_bound_is_bandwidth_over_bytes():
-    assert traffic.decode_bound(150e6, 10e6, 16.0) == pytest.approx(100)
-
-
 def test_reached_turns_speed_into_traffic_and_arithmetic():
     speeds = {"prefill_tok_s": {"median": 100.0}, "decode_tok_s": {"median": 10.0}}
     bench = {

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cachequant import schemes
+from cachequant import kernels, schemes
 from cachequant.assets import models
 from cachequant.decoder.forward import Decoder
 from cachequant.decoder.sampling import Sampler
 from cachequant.errors import InputError
-from cachequant.kernels import set_threads
 from cachequant.kv.pages import PagePool
 from cachequant.kv.session import Session, check_ids
 from cachequant.schemes import Scheme
@@ -184,6 +183,8 @@ def load(
     """
     chosen = schemes.get(scheme, head)
     if threads is not None:
-        set_threads(threads)
+        if not 1 <= threads <= kernels.most_threads():
+            raise InputError(f"threads {threads!r} has to be between 1 and {kernels.most_threads()}")
+        kernels.set_threads(threads)
     asset = models.resolve(model)
     return Model(asset, Decoder(asset.config, asset.weights, chosen))

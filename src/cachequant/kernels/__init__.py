@@ -36,12 +36,17 @@ def set_threads(n: int | None = None) -> int:
     torch = sys.modules.get("torch")
     before = torch.get_num_threads() if torch else None
     n = cpu.physical_cores() if n is None else n
-    n = max(1, min(n, numba.config.NUMBA_NUM_THREADS))
+    n = max(1, min(n, most_threads()))
     numba.set_num_threads(n)
     _threads = n
     if torch:
         torch.set_num_threads(before)
     return n
+
+
+def most_threads() -> int:
+    """The largest number of threads that `set_threads` can set: logical processors, or NUMBA_NUM_THREADS."""
+    return numba.config.NUMBA_NUM_THREADS
 
 
 def get_threads() -> int:

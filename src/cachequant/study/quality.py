@@ -158,14 +158,14 @@ def perplexity(
 
     chosen = schemes.get(scheme)
     source = texts.default() if text is None else texts.resolve(text)
+    loaded = _loaded(model, BASELINE if against else chosen, threads)
     if against:
-        loaded = _loaded(model, threads=threads)
         found = summarize(evaluate(loaded, [chosen], source, tokens, window, progress=progress))[chosen.name]
     else:
-        found = _alone(_loaded(model, chosen, threads), source, tokens, window, progress)
+        found = _alone(loaded, source, tokens, window, progress)
     return {
         "perplexity": found.pop("perplexity"),
-        "model": model,
+        "model": loaded.name,
         "scheme": chosen.name,
         "kv": kv,
         "text": source.name,

@@ -61,11 +61,6 @@ def weight_bytes(config: DecoderConfig, scheme: str) -> dict:
     return {"blocks": blocks, "head": head, "total": blocks + head}
 
 
-def decode_bound(weights: float, kv: float, bandwidth: float) -> float:
-    """Tokens a second if reading `weights + kv` bytes at `bandwidth` GB/s took all the time."""
-    return bandwidth * 1e9 / (weights + kv)
-
-
 def reached(model: dict, bench: dict, arm: str) -> dict:
     """Traffic and arithmetic that an arm's speed amounts to; attention's own multiplications are not counted.
 
