@@ -58,14 +58,15 @@ roofs = machine.measure(threads or None, machine_repeats)
 
 # %%
 assets, facts, measured, sweep, close = [], {}, {}, {}, {}
-for name in models:
-    with DecodeBench(name, arms, threads or None) as bench:
-        close[name] = agreement(bench, "fp32", check_prompt, check_steps)
-        measured[name] = {p: bench.measure(w, repeats=repeats) for p, w in work.items()}
-        sweep[name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
-        assets.append(bench.asset)
-    reads = {a: traffic.weight_bytes(assets[-1].config, a) for a in arms if a not in PEERS}
-    facts[name] = {"random": assets[-1].random, "reads": reads, **traffic.shape(assets[-1].config)}
+for model in models:
+    with DecodeBench(model, arms, threads or None) as bench:
+        asset = bench.asset
+        close[asset.name] = agreement(bench, "fp32", check_prompt, check_steps)
+        measured[asset.name] = {p: bench.measure(w, repeats=repeats) for p, w in work.items()}
+        sweep[asset.name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
+    reads = {a: traffic.weight_bytes(asset.config, a) for a in arms if a not in PEERS}
+    facts[asset.name] = {"random": asset.random, "reads": reads, **traffic.shape(asset.config)}
+    assets.append(asset)
 
 # %%
 {m: benches["prompt"]["provenance"]["missing"] for m, benches in measured.items()}
@@ -73,7 +74,7 @@ for name in models:
 # %%
 {
     (m, a): {metric: round(v[metric]["median"], 1) for metric in ("prefill_tok_s", "decode_tok_s")}
-    for m in models
+    for m in measured
     for a, v in measured[m]["prompt"]["arms"].items()
 }
 

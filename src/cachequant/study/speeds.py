@@ -56,8 +56,8 @@ def roofs(result: Result) -> list[dict]:
 def reached(result: Result, arms: Collection[str] | None = None) -> list[dict]:
     """One row a model, workload and arm: bytes a token, and how near decode and prefill come to the roofs.
 
-    `read` is the share of the read bandwidth; `peak` the share of torch's float32 peak for arms on torch, of our own peak
-    for the others, in float32 or for codes.
+    `read` is the share of the read bandwidth; `peak` the share of torch's float32 peak for arms on torch, of our own
+    peak for the others, in float32 or for codes.
     """
     peaks, found = result.data["machine"]["gemm_gops"], []
     for model, profiles in result.data["profiles"].items():
