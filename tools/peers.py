@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# everything that this processor can do, and llama.cpp's own kernels instead of a generic BLAS
-FLAGS = "-DGGML_NATIVE=ON -DGGML_BLAS=OFF -DGGML_OPENMP=ON"
+# everything that this processor can do, llama.cpp's own kernels instead of a generic BLAS, and text only
+FLAGS = "-DGGML_NATIVE=ON -DGGML_BLAS=OFF -DGGML_OPENMP=ON -DLLAVA_BUILD=OFF"
 STEP = re.compile(r"\[(\d+)/(\d+)\]")
 PIP = (
     "-m",
