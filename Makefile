@@ -1,7 +1,7 @@
 # Plain `make` lists the targets. PROFILE=smoke|quick|full, RESULTS=runs/NAME, PYTHON=python3.12 may follow each.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup book html run reference reproduce readme test lint lock clean
+.PHONY: help setup peers book html run reference reproduce readme test lint lock clean
 SHELL := bash
 
 PROFILE ?= quick
@@ -34,6 +34,9 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m cachequant.assets
 	@touch $@
+
+peers: setup ## add the engines of chapter 11 to .venv; compiles llama.cpp (10 to 20 minutes)
+	@$(BIN)/python tools/peers.py
 
 book: setup ## compute what is out of date (PROFILE, 20 minutes at most by default), then the HTML
 	@echo "compiling the kernels (a minute the first time)"

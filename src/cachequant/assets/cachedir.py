@@ -23,6 +23,7 @@ KINDS = {
     "models": "weights converted to float32, tokenizers",
     "texts": "texts made from downloads",
     "packed": "weights in the layout that a kernel reads",
+    "peers": "weights in the formats of other engines",
     "kernels": "compiled kernels",
     "calibration": "statistics fitted for the KV cache",
     "hashes": "sha256 of files outside the cache, by size and time",

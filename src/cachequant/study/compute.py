@@ -5,7 +5,7 @@ import threading
 import time
 from contextlib import contextmanager
 
-from cachequant.study import layout, profiles, results, runner
+from cachequant.study import layout, peers, profiles, results, runner
 
 QUICK_LIMIT = 20.0  # minutes on 2 cores that profile `quick` may take in all
 
@@ -14,7 +14,7 @@ def compute(set_name: str, profile: str, only: list[str] | None = None) -> None:
     """Runs the notebooks whose result in the set is missing or was made from other inputs.
 
     Every notebook's parameters are checked before the first one runs. The first failure ends it; what was computed
-    before stays.
+    before stays. The notebook on other people's engines is left out where these are not installed.
     """
     names = [layout.notebook(n).stem for n in only] if only else list(layout.notebooks())
     plans = [runner.plan(name, profile) for name in names]
@@ -23,6 +23,9 @@ def compute(set_name: str, profile: str, only: list[str] | None = None) -> None:
         label, budget = f"[{i}/{len(plans)}] {todo.name}", _budget(todo.profile, todo.name)
         if runner.up_to_date(todo, set_name):
             print(f"{label}: up to date", flush=True)
+            continue
+        if todo.name in peers.NOTEBOOKS and (lacking := peers.missing()):
+            print(f"{label}: skipped: peers are not installed (make peers); missing: {', '.join(lacking)}", flush=True)
             continue
         print(f"{label}: computing, profile {profile}, budget {budget}", flush=True)
         with _clock(label):

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import numpy as np
+
 from cachequant.errors import InputError
-from cachequant.study import arms, comparison, provenance, workloads
+from cachequant.study import arms, comparison, peers, provenance, workloads
 from cachequant.study.crew import Crew, Progress, checked, rotations, silent
 from cachequant.study.timing import PRICE, BenchResult, GenerationTiming
 from cachequant.study.workloads import Workload
@@ -64,16 +66,14 @@ class DecodeBench:
         ids, new = self._workload(prompt, new)
         if repeats < 1:
             raise InputError(f"repeats {repeats!r} has to be at least 1")
-        if self._crew is None:
-            self._crew = self._load()
-        load = provenance.load()
+        crew, load = self.crew, provenance.load()
         self._warm_up(ids, new)
         runs, partial = self._rounds(ids, new, repeats)
-        facts = {name: self._facts(name) for name in self._crew.names}
+        facts = {name: self._facts(name) for name in crew.names}
         return comparison.assemble(
             {name: _metrics(found, len(ids)) for name, found in runs.items()},
             COMPARED,
-            self._crew.missing,
+            crew.missing,
             provenance.collect(models=[self.asset])
             | {
                 "threads": {"workers": self.threads},
@@ -82,11 +82,24 @@ class DecodeBench:
                 "load_after": provenance.load(),
                 "last_level_cache_bytes": self._llc,
                 "price": asdict(PRICE),
+                "engines": {name: f["engine"] for name, f in crew.facts.items() if "engine" in f},
             },
             partial=partial,
             runs={name: [_kept(run) for run in found] for name, found in runs.items()},
             facts=facts,
         )
+
+    def logits(self, arm: str, ids: list[int], forced: Sequence[int] = ()) -> np.ndarray | None:
+        """(1 + forced, vocab) float32 logits of an arm after a prompt and each forced token; None if it failed."""
+        reply = self.crew.ask(arm, "logits", ids=ids, forced=list(forced))
+        return None if reply is None else np.asarray(reply["logits"], np.float32)
+
+    @property
+    def crew(self) -> Crew:
+        """The workers, started when they are first needed."""
+        if self._crew is None:
+            self._crew = self._load()
+        return self._crew
 
     def _workload(self, prompt: int | Workload, new: int | None) -> tuple[list[int], int]:
         ids = self.prompt_ids(prompt)
@@ -106,16 +119,19 @@ class DecodeBench:
         return workloads.prompt_ids(prompt, vocab, tokenizer)
 
     def _load(self) -> Crew:
+        missing = peers.prepare(self._arms.values(), self._model, self.asset, self._progress)
         how = {"kind": "decode", "model": self._model, "threads": self.threads}
-        return Crew(
-            {name: {"arm": name, **how} for name in self._arms},
+        crew = Crew(
+            {name: {"arm": name, **how} for name in self._arms if name not in missing},
             self.threads,
             {name: arm.settle_seconds for name, arm in self._arms.items()},
             self._progress,
         )
+        crew.missing |= missing
+        return crew
 
     def _facts(self, name: str) -> dict:
-        facts = self._crew.facts[name]
+        facts = {key: value for key, value in self._crew.facts[name].items() if key != "engine"}
         memory = self._crew.ask(name, "memory") or {}
         return {**facts, **memory, "from_memory": facts["weight_bytes"] >= 2 * self._llc}
 

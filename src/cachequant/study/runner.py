@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cachequant.errors import ParameterError, ResultError
-from cachequant.study import layout, params, profiles, provenance, results, sources
+from cachequant.study import layout, params, peers, profiles, provenance, results, sources
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ def plan(notebook: str, profile: str = "quick", overrides: Mapping[str, Any] | N
     except ParameterError as error:
         raise ParameterError(f"{source.stem}: {error}") from None
     text = source.read_text(encoding="utf8")
-    lock = (layout.root() / "requirements.lock").read_text(encoding="utf8")
+    locks = ["requirements.lock", *(["requirements-peers.lock"] if source.stem in peers.NOTEBOOKS else [])]
+    lock = "".join((layout.root() / name).read_text(encoding="utf8") for name in locks)
     # with `auto` the environment decides on the text
     place = bool(os.environ.get("CACHEQUANT_WIKITEXT")) if "auto" in values.values() else None
     work = hashlib.sha256(f"{sources.digest(text)} {sorted(values.items())} {place} {lock}".encode()).hexdigest()

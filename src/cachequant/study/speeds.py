@@ -56,17 +56,16 @@ def roofs(result: Result) -> list[dict]:
 def reached(result: Result, arms: Collection[str] | None = None) -> list[dict]:
     """One row a model, workload and arm: bytes a token, and how near decode and prefill come to the roofs.
 
-    `read` is the share of the read bandwidth; `peak` the share of the float32 peak of the arm's own matrix library, or
-    of the int8 peak for codes.
+    `read` is the share of the read bandwidth; `peak` the share of torch's float32 peak for arms on torch, of our own
+    peak for the others, in float32 or for codes.
     """
     peaks, found = result.data["machine"]["gemm_gops"], []
     for model, profiles in result.data["profiles"].items():
         for workload, bench in profiles.items():
             for arm in [a for a in bench["arms"] if a in bench["facts"] and (arms is None or a in arms)]:
                 row = traffic.reached(result.data["models"][model], bench, arm)
-                roof = (
-                    "torch-fp32" if arm.startswith(("transformers", "torch")) else "fp32" if arm == "fp32" else "int8"
-                )
+                own = "fp32" if arm.endswith(("fp32", "f32")) else "int8"
+                roof = "torch-fp32" if arm.startswith(("transformers", "torch")) else own
                 found.append(
                     {
                         "model": title(result, model),

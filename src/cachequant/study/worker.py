@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import asdict
 
+import numpy as np
 import psutil
 
 from cachequant.study import arms
@@ -45,6 +46,8 @@ def _work(kind: str) -> type:
     """What a kind of benchmark runs in its workers; a torch arm never imports numba, nor ours torch."""
     if kind == "decode":
         return DecodeWork
+    if kind == "convert":
+        return ConvertWork
     if kind == "gemm":
         from cachequant.study.gemm_arms import GemmWork
 
@@ -61,11 +64,32 @@ class DecodeWork:
         self._engine = arms.get(arm).build(model, threads)
 
     def facts(self) -> dict:
-        return {"weight_bytes": self._engine.weight_bytes}
+        engine = getattr(self._engine, "engine", None)
+        return {"weight_bytes": self._engine.weight_bytes, **({"engine": engine} if engine else {})}
+
+    def logits(self, ids: list[int], forced: list[int]) -> dict:
+        """Logits of the last position after a prompt, and after each token that is put behind it."""
+        rows = [np.asarray(self._engine.start(ids)).reshape(-1).tolist()]
+        for token in forced:
+            rows.append(np.asarray(self._engine.step(token)).reshape(-1).tolist())
+        return {"logits": rows}
 
     def generate(self, ids: list[int], new: int, limit_seconds: float | None = None) -> dict:
         run = arms.generate(self._engine, ids, new, limit_seconds)
         return asdict(run)
+
+
+class ConvertWork:
+    """Our weights in another engine's format; what the conversion imports and allocates ends with the process."""
+
+    def __init__(self, model: str, form: str):
+        from cachequant.assets import models
+        from cachequant.study import peer_files
+
+        peer_files.make(models.resolve(model), form)
+
+    def facts(self) -> dict:
+        return {}
 
 
 def memory() -> dict:

@@ -1,0 +1,92 @@
+# ---
+# jupyter:
+#   jupytext:
+#     cell_metadata_filter: tags,mystnb,-all
+#     notebook_metadata_filter: kernelspec,-all
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# (compute-peers)=
+# # Compute: other engines
+#
+# This library beside the engines that people use on a CPU: the same weights, token ids and threads, all interleaved.
+
+# %% tags=["parameters"]
+models: list[str] = ["smollm2-135m", "gpt2-random"]
+arms: list[str] = [
+    "transformers-fp32",
+    "torch-int8",
+    "ctranslate2-fp32",
+    "ctranslate2-int8",
+    "llamacpp-f32",
+    "llamacpp-q8_0",
+    "fp32",
+    "int8",
+    "int8+head",
+]
+prompt: int = 270  # tokens
+new: int = 40  # tokens after the prompt, the first by the prefill
+repeats: int = 5
+sweep_prompts: list[int] = [1, 4, 16, 64, 256, 512]  # tokens
+sweep_new: int = 8  # tokens after each prompt of the sweep
+sweep_repeats: int = 3
+check_prompt: int = 32  # tokens before the positions at which logits are compared
+check_steps: int = 4
+machine_repeats: int = 5
+threads: int = 0  # 0: one a physical core
+
+# %%
+from cachequant.study import machine, results, traffic, workloads
+from cachequant.study.agreement import agreement
+from cachequant.study.arms import PEERS
+from cachequant.study.decode_bench import DecodeBench
+
+# %% [markdown]
+# The roofs of this machine in the same run, because they drift.
+
+# %%
+work = {"prompt": workloads.Workload("prompt", workloads.LONG.text, prompt, new)}
+roofs = machine.measure(threads or None, machine_repeats)
+
+# %% [markdown]
+# First whether all arms run the same model, then how fast. Arms whose engine is not installed are missing, with the
+# reason, and the others go on.
+
+# %%
+assets, facts, measured, sweep, close = [], {}, {}, {}, {}
+for model in models:
+    with DecodeBench(model, arms, threads or None) as bench:
+        asset = bench.asset
+        close[asset.name] = agreement(bench, "fp32", check_prompt, check_steps)
+        measured[asset.name] = {p: bench.measure(w, repeats=repeats) for p, w in work.items()}
+        sweep[asset.name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
+    reads = {a: traffic.weight_bytes(asset.config, a) for a in arms if a not in PEERS}
+    facts[asset.name] = {"random": asset.random, "reads": reads, **traffic.shape(asset.config)}
+    assets.append(asset)
+
+# %%
+{m: benches["prompt"]["provenance"]["missing"] for m, benches in measured.items()}
+
+# %%
+{
+    (m, a): {metric: round(v[metric]["median"], 1) for metric in ("prefill_tok_s", "decode_tok_s")}
+    for m in measured
+    for a, v in measured[m]["prompt"]["arms"].items()
+}
+
+# %%
+results.save(
+    {
+        "machine": roofs,
+        "models": facts,
+        "workloads": work,
+        "agreement": close,
+        "profiles": measured,
+        "sweep": sweep,
+    },
+    models=assets,
+)

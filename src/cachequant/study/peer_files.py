@@ -1,0 +1,72 @@
+"""Our weights in the formats of other engines, made once in the cache folder and named by the model's sha256.
+
+CTranslate2 reads what its own converter makes of a plain transformers folder, llama.cpp what `gguf_write` writes. Both
+get token ids, so neither needs a vocabulary.
+"""
+
+import tempfile
+from pathlib import Path
+
+from cachequant.assets import cachedir
+from cachequant.assets.materialize import materialize
+from cachequant.assets.store import ModelAsset
+from cachequant.errors import InputError
+
+FORMATS = {"gguf-f32": ".gguf", "gguf-q8_0": ".gguf", "ctranslate2": ""}  # endings; CTranslate2 has a folder
+_LAYOUT = 1  # raise it when these files change for the same model
+
+
+def path(asset: ModelAsset, form: str) -> Path:
+    """Where a model lies in one of FORMATS; it need not exist.
+
+    Raises
+    ------
+    InputError
+        Another format.
+    """
+    if form not in FORMATS:
+        raise InputError(f"unknown format {form!r} of another engine; allowed: {', '.join(FORMATS)}")
+    return cachedir.root() / "peers" / f"{asset.sha256[:32]}-{form}-v{_LAYOUT}{FORMATS[form]}"
+
+
+def make(asset: ModelAsset, form: str) -> Path:
+    """The model in one of FORMATS, converted if it is not there; `ctranslate2` is float32 and rounded when loaded."""
+    target = path(asset, form)
+    if target.exists():
+        return target
+    if form == "ctranslate2":
+        with tempfile.TemporaryDirectory(prefix="cachequant-") as parent, cachedir.atomic_folder(target) as partial:
+            plain = materialize(asset, Path(parent) / "model")
+            _convert(str(plain), str(partial), asset.config.vocab)
+    else:
+        from cachequant.assets.gguf_write import write_gguf
+
+        with cachedir.atomic_file(target) as partial:
+            write_gguf(asset, partial, form.removeprefix("gguf-"))
+    return target
+
+
+def _convert(source: str, target: str, vocab: int) -> None:
+    from ctranslate2.converters import TransformersConverter
+
+    class ByNumber(TransformersConverter):
+        """The converter as it is, but for the names of tokens."""
+
+        def load_tokenizer(self, kind, folder, **options):
+            return Numbers(vocab)
+
+    ByNumber(source).convert(target, force=True)
+
+
+class Numbers:
+    """What the converter asks of a tokenizer: tokens are called by their ids, and none of them ends a text."""
+
+    bos_token = eos_token = unk_token = "0"
+    add_bos_token = False
+
+    def __init__(self, vocab: int):
+        self._vocab = vocab
+
+    def get_vocab(self) -> dict[str, int]:
+        """{name: id}."""
+        return {str(token): token for token in range(self._vocab)}
