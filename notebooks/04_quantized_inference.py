@@ -40,13 +40,17 @@ half_new: int = 50  # at most so many tokens from the 16-bit float arms
 sweep_prompts: list[int] = [8, 32, 128, 512]  # tokens
 sweep_new: int = 8  # tokens decoded after each prompt of the sweep, the first by the prefill
 sweep_repeats: int = 3
+stage_scheme: str = "int8+head"  # whose forward pass is taken apart
+stage_prompt: int = 270
+stage_new: int = 12
+stage_repeats: int = 3
 machine_repeats: int = 5
 threads: int = 0  # 0: one a physical core
 
 # %%
 from dataclasses import replace
 
-from cachequant.study import machine, results, traffic, workloads
+from cachequant.study import machine, results, stages, traffic, workloads
 from cachequant.study.arms import PEERS
 from cachequant.study.decode_bench import DecodeBench
 from cachequant.study.timing import PRICE
@@ -83,6 +87,13 @@ for model in models:
         new = {p: min(half_new, w.new_tokens) for p, w in work.items()}
         half[bench.asset.name] = {p: bench.measure(work[p], new[p], repeats=1) for p in half_profiles}
 
+# %% [markdown]
+# Where the time of a pass goes, kernel by kernel, and what is left of it when all blocks are one parallel region.
+
+# %%
+apart = stages.profile(models[0], stage_scheme, stage_prompt, stage_new, stage_repeats, threads or None)
+{phase: round(1e3 * apart[phase]["seconds"]["median"], 2) for phase in ("prefill", "decode")}
+
 # %%
 {
     (m, p, a): round(v["decode_tok_s"]["median"], 1)
@@ -101,6 +112,7 @@ results.save(
         "profiles": measured,
         "half": half,
         "sweep": sweep,
+        "stages": apart,
     },
     models=assets,
 )
