@@ -50,7 +50,7 @@ threads: int = 0  # 0: one a physical core
 # %%
 from dataclasses import replace
 
-from cachequant.study import machine, results, stages, traffic, workloads
+from cachequant.study import breakdown, machine, results, traffic, workloads
 from cachequant.study.arms import PEERS
 from cachequant.study.decode_bench import DecodeBench
 from cachequant.study.timing import PRICE
@@ -91,7 +91,7 @@ for model in models:
 # Where the time of a pass goes, kernel by kernel, and what is left of it when all blocks are one parallel region.
 
 # %%
-apart = stages.profile(models[0], stage_scheme, stage_prompt, stage_new, stage_repeats, threads or None)
+apart = breakdown.profile(models[0], stage_scheme, stage_prompt, stage_new, stage_repeats, threads or None)
 {phase: round(1e3 * apart[phase]["seconds"]["median"], 2) for phase in ("prefill", "decode")}
 
 # %%

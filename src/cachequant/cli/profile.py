@@ -25,11 +25,11 @@ def profile(
 
     Every kernel by itself, and the whole pass in one parallel region beside it, with what Python adds to that.
     """
-    from cachequant.study import stages
+    from cachequant.study import breakdown
 
     schemes.get(scheme)
     with output.quiet(json), output.progress("profiling", json) as report:
-        found = stages.profile(model, scheme, prompt, new, repeats, threads, report)
+        found = breakdown.profile(model, scheme, prompt, new, repeats, threads, report)
     output.show(found, json, _print)
 
 

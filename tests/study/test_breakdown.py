@@ -4,12 +4,12 @@ import pytest
 
 from cachequant.errors import InputError
 from cachequant.kernels import gemm, passes
-from cachequant.study import stages
+from cachequant.study import breakdown
 
 
 def test_every_kernel_has_its_time():
     before = gemm.matmul, passes.run
-    found = stages.profile("gpt2-random", "int8", prompt=5, new=2, repeats=1)
+    found = breakdown.profile("gpt2-random", "int8", prompt=5, new=2, repeats=1)
     assert (gemm.matmul, passes.run) == before
     for phase in ("prefill", "decode"):
         part = found[phase]
@@ -25,4 +25,4 @@ def test_every_kernel_has_its_time():
 @pytest.mark.parametrize("lengths", [(0, 1, 1), (5, 0, 1), (5, 1, 0), (1023, 2, 1)])
 def test_lengths_that_do_not_fit_are_refused(lengths):
     with pytest.raises(InputError, match=str(lengths[0])):
-        stages.profile("gpt2-random", "int8", *lengths)
+        breakdown.profile("gpt2-random", "int8", *lengths)
