@@ -13,6 +13,7 @@ from cachequant.kernels.rowops import LANES, entry, like, read, write
 from cachequant.kernels.simd import KernelSet
 
 CHUNK = 64  # values that stay in registers: eight vectors
+AT_ONCE = 3  # further rounds of one pass over the row, again on eight vectors
 
 
 def transform(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
@@ -35,11 +36,15 @@ def transform(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
     _chunks(builder, x, count, factors, CHUNK, out)
     rounds = builder.sub(builder.cttz(block, ir.Constant(ir.IntType(1), 1)), I64(CHUNK.bit_length() - 1))
 
-    def one(index, carried):
-        _round(builder, out, count, carried[0])
-        return [builder.shl(carried[0], I64(1))]
+    def several(number):
+        def one(index, carried):
+            _rounds(builder, out, count, carried[0], number)
+            return [builder.shl(carried[0], I64(number))]
 
-    counted(builder, rounds, [I64(CHUNK)], one)
+        return one
+
+    steps = counted(builder, builder.udiv(rounds, I64(AT_ONCE)), [I64(CHUNK)], several(AT_ONCE))
+    counted(builder, builder.urem(rounds, I64(AT_ONCE)), steps, several(1))
     builder.branch(done)
     builder.position_at_end(done)
     builder.ret_void()
@@ -59,14 +64,7 @@ def _chunks(builder, x, count, factors, size, out):
         ]
         for step in (2**n for n in range(lanes.bit_length() - 1)):
             vectors = [_within(builder, v, step) for v in vectors]
-        step = 1
-        while step < len(vectors):
-            for i in range(len(vectors)):
-                if not i & step:
-                    a, b = vectors[i], vectors[i + step]
-                    vectors[i], vectors[i + step] = builder.fadd(a, b), builder.fsub(a, b)
-            step *= 2
-        for vector, place in zip(vectors, places, strict=True):
+        for vector, place in zip(_across(builder, vectors), places, strict=True):
             write(builder, vector, out, place, 4)
         return now
 
@@ -81,19 +79,34 @@ def _within(builder, vector, step):
     return emit_fma(builder, vector, sign, builder.shuffle_vector(vector, vector, other))
 
 
-def _round(builder, out, count, step):
-    """One round over the whole row: sums and differences at distance `step`, a multiple of the vector."""
+def _across(builder, vectors):
+    """All rounds of sums and differences between whole vectors."""
+    step = 1
+    while step < len(vectors):
+        for i in (i for i in range(len(vectors)) if not i & step):
+            a, b = vectors[i], vectors[i + step]
+            vectors[i], vectors[i + step] = builder.fadd(a, b), builder.fsub(a, b)
+        step *= 2
+    return vectors
+
+
+def _rounds(builder, out, count, step, number):
+    """`number` rounds over the whole row, the first at distance `step`, a multiple of the vector."""
+    vector, size = ir.VectorType(F32, LANES), builder.shl(step, I64(number))
 
     def group(index, now):
-        base = builder.gep(out, [builder.mul(index, builder.shl(step, I64(3)))])  # 2 * step floats of 4 bytes
-        far = builder.gep(base, [builder.shl(step, I64(2))])
+        first = builder.mul(index, size)
+        bases = [
+            builder.gep(out, [builder.mul(builder.add(first, builder.mul(step, I64(i))), I64(4))])
+            for i in range(2**number)
+        ]
 
-        def pair(index, now):
-            a, b = (read(builder, p, index, 4 * LANES, ir.VectorType(F32, LANES)) for p in (base, far))
-            write(builder, builder.fadd(a, b), base, index, 4 * LANES)
-            write(builder, builder.fsub(a, b), far, index, 4 * LANES)
+        def column(index, now):
+            found = _across(builder, [read(builder, base, index, 4 * LANES, vector) for base in bases])
+            for value, base in zip(found, bases, strict=True):
+                write(builder, value, base, index, 4 * LANES)
             return now
 
-        return counted(builder, builder.sdiv(step, I64(LANES)), now, pair)
+        return counted(builder, builder.sdiv(step, I64(LANES)), now, column)
 
-    counted(builder, builder.sdiv(count, builder.shl(step, I64(1))), [], group)
+    counted(builder, builder.sdiv(count, size), [], group)
