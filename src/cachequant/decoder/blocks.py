@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numba import float64, int64, types
 
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.linear import PackedLinear
-from cachequant.kernels import attention, gemm, get_threads, native, passes
-from cachequant.kernels.lazy import ADDRESSES, MATRIX, VECTOR, compile_once
+from cachequant.kernels import gemm, native, passes
 
 _NOTHING = np.empty((0, 0), np.float32)
-_TABLE = types.Array(int64, 2, "C")
 
 
 class Blocks:
@@ -32,17 +29,14 @@ class Blocks:
         activation = passes.SILU if c.activation == "silu" else passes.GELU
         self._shape = np.array([c.heads, c.kv_heads, c.head_dim, activation, cos is not None], np.int64)
         forms = [gemm.form(m.weight, m.activation) for m in linears]
-        self._widths = np.array(
-            [
-                max(c.attention_width, *(m.weight.n for m in (layers[0].up,))),
-                max(-(-m.weight.k // m.weight.kernel_set.group) for m in linears),
-                max(gemm.steps_of_row(m.weight, f) for m, f in zip(linears, forms, strict=True)),
-                max(0 if f is not None else m.weight.k for m, f in zip(linears, forms, strict=True)),
-            ],
-            np.int64,
+        self._widths = (
+            max(c.attention_width, layers[0].up.weight.n),
+            max(-(-m.weight.k // m.weight.kernel_set.group) for m in linears),
+            max(gemm.steps_of_row(m.weight, form) for m, form in zip(linears, forms, strict=True)),
+            max(m.weight.k if form is None else 0 for m, form in zip(linears, forms, strict=True)),
         )
         self._cos, self._sin = (_NOTHING, _NOTHING) if cos is None else (cos, sin)
-        self._eps, self._scale = float(c.norm_eps), c.head_dim**-0.5
+        self._eps, self._scale = c.norm_eps, c.head_dim**-0.5
 
     @staticmethod
     def fit(layers: Sequence) -> bool:
@@ -57,16 +51,9 @@ class Blocks:
 
         pages : (P,) int64 addresses of pages with room for start + T tokens.
         """
-        if not passes.run.overloads:
-            if not attention.work.overloads:
-                compile_once(attention.work, *attention.SIGNATURE, VECTOR, ADDRESSES)
-            compile_once(
-                passes.run, ADDRESSES, int64, _TABLE, ADDRESSES, float64, MATRIX, ADDRESSES, ADDRESSES, int64,
-                MATRIX, MATRIX, float64,
-            )  # fmt: skip
         passes.run(
-            self._table, get_threads(), self._program, self._shape, self._eps, x, self._widths, pages, start,
-            self._cos, self._sin, self._scale,
+            self._table, self._program, self._shape, self._eps, self._scale, x, self._widths, pages, start,
+            self._cos, self._sin,
         )  # fmt: skip
 
     def _block(self, layer) -> list[int]:

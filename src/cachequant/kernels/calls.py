@@ -26,6 +26,12 @@ _TILE = [integer, address, address, integer, address, integer, address, address,
 
 
 @intrinsic
+def call(typingctx, function, argument):
+    """A function of one int64."""
+    return _call([integer])
+
+
+@intrinsic
 def chain(typingctx, function, rows, a, b, count, c, ldc, x_steps, w_steps, mode):
     """`micro.chain` for any number of rows."""
     return _call(_TILE)

@@ -98,11 +98,9 @@ def multiply_codes(table, threads, x, form, w, w_steps, kind, w_block, bias, res
     units = np.empty(m * -(-k // table[GROUP]), np.int32)
     steps = np.empty(m * -(-k // form[RECORD]) * (1 + table[UNSIGNED]), np.float32)
     shared = _largest(table, x) if form[SHARED] else np.float32(-1)
-    if threads == 1 or m * n * k < SERIAL:
-        _work(table, form, 1, counts, x, shared, w, w_steps, kind, w_block, units, steps, bias, residual, out)
-    else:
-        for _ in prange(threads):
-            _work(table, form, threads, counts, x, shared, w, w_steps, kind, w_block, units, steps, bias, residual, out)
+    threads = 1 if m * n * k < SERIAL else threads
+    for _ in prange(threads):
+        _work(table, form, threads, counts, x, shared, w, w_steps, kind, w_block, units, steps, bias, residual, out)
 
 
 @njit(cache=True)

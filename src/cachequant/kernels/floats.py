@@ -110,8 +110,6 @@ def multiply_floats(table, threads, x, w, w_steps, kind, w_block, widened, bias,
     """
     (m, k), n, counts = x.shape, out.shape[1], counters()
     packed = np.empty(m * k, np.float32) if m > 1 else x.reshape(-1)
-    if threads == 1 or m * n * k < SERIAL:
-        _work(table, 1, counts, x, packed, w, w_steps, kind, w_block, widened, bias, residual, out)
-    else:
-        for _ in prange(threads):
-            _work(table, threads, counts, x, packed, w, w_steps, kind, w_block, widened, bias, residual, out)
+    threads = 1 if m * n * k < SERIAL else threads
+    for _ in prange(threads):
+        _work(table, threads, counts, x, packed, w, w_steps, kind, w_block, widened, bias, residual, out)

@@ -17,8 +17,9 @@ from cachequant.kernels.simd import KernelSet
 binding.initialize_all_targets()
 binding.initialize_all_asmprinters()
 
+TABLE_SIZE = 16
 # places in the table that drivers take; the first three are plain numbers
-GROUP, ROWS, UNSIGNED, *_ADDRESSES = range(16)
+GROUP, ROWS, UNSIGNED, *_ADDRESSES = range(TABLE_SIZE)
 CHAIN_CODES, CHAIN_FLOATS, CHAIN_WIDE, BLOCKS_CODES, BLOCKS_FLOATS, BLOCKS_WIDE, *_OTHERS = _ADDRESSES
 LARGEST, ENCODE, WIDEN, EXPONENTS, HALVES, FINISH, TRANSFORM = _OTHERS
 _FUNCTIONS = {
@@ -94,8 +95,8 @@ def _engine(kernel_set: KernelSet) -> binding.ExecutionEngine:
 
 @cache
 def table(kernel_set: KernelSet) -> np.ndarray:
-    """(16,) int64: the set's numbers and the addresses of its functions, as the drivers take them."""
-    engine, numbers = _engine(kernel_set), np.zeros(16, np.int64)
+    """(TABLE_SIZE,) int64: the set's numbers and the addresses of its functions, as the drivers take them."""
+    engine, numbers = _engine(kernel_set), np.zeros(TABLE_SIZE, np.int64)
     numbers[[GROUP, ROWS, UNSIGNED]] = kernel_set.group, kernel_set.rows, kernel_set.unsigned
     for place, (emit, product) in _TILES.items():
         numbers[place] = engine.get_function_address(f"{emit}_{product}")

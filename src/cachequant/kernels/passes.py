@@ -8,14 +8,18 @@ are. Norms and activations are computed tile by tile on the way into the quantiz
 The arithmetic is that of the single kernels, row for row and bit for bit.
 """
 
-import numpy as np
-from numba import carray, njit, prange
+from functools import cache
 
-from cachequant.kernels import codes, floats
-from cachequant.kernels.attention import FINISHED, append_token, shares, work
+import numpy as np
+from numba import carray, cfunc, njit, prange, types
+
+from cachequant.kernels import codes, floats, get_threads
+from cachequant.kernels.attention import FINISHED, SIGNATURE, append_token, shares, work
+from cachequant.kernels.calls import call
 from cachequant.kernels.ir import pointer
 from cachequant.kernels.jobs import COUNTERS, DONE, ENDED, TAKEN, take, wait
-from cachequant.kernels.native import GROUP, ROWS, UNSIGNED
+from cachequant.kernels.lazy import ADDRESSES, VECTOR, compile_once
+from cachequant.kernels.native import GROUP, ROWS, TABLE_SIZE, UNSIGNED
 from cachequant.kernels.pointwise import gelu_row, layer_row, rms_row, rope_row, silu_row
 from cachequant.kernels.quantize_rows import RECORD, quantize_tile
 from cachequant.kernels.tiles import PAGE
@@ -28,7 +32,14 @@ SECOND_NORM, SECOND_BIAS, UP, DOWN = (2 + 2 * MATRIX + i for i in (0, 1, 2, 2 + 
 BLOCK = 4 + 4 * MATRIX
 FORM_NUMBERS = 7
 HEADS, KV_HEADS, HEAD_DIM, ACTIVATION, ROTARY = range(5)
+_keep: list = []  # compiled functions that are known by their address only
 PLAIN, RMS, LAYER, SILU, GELU = range(5)  # what becomes of a row before it is quantized
+SHAPES = 5
+(
+    TABLE, SHAPE, REALS, PAGES, PARTS, UNITS, STEP, PACKED, HIDDEN, BETWEEN, PROJECTED, WIDE, PROGRAM, COUNTS, QUEUES,
+    COS, SIN, UNIT_COUNT, STEP_COUNT, PACKED_COUNT, THREADS, M, START, LAYERS, PAGE_COUNT, PART_SIZE, QUEUE_SIZE,
+) = range(27)  # fmt: skip
+ARGUMENTS = 27  # of the blocks: addresses, then sizes
 STAGES = 5  # of a block: four matrices, keys and values; attention has counters of its own
 
 
@@ -141,58 +152,78 @@ def _attend(counters, shape, qkv, m, pages, layer, start, scale, parts, out):
 
 
 @njit(error_model="numpy", cache=True)
-def _blocks(
-    table, threads, program, shape, eps, m, states, inputs, parts, pages, start, cos, sin, scale, counts, queues
-):
-    """What one thread does.
-
-    states : the hidden states, those between attention and feed-forward part, queries with keys and values, and the
-        wide activations, which also take what attention gives; arrays, because an address would not keep them alive.
-    """
-    hidden, between = np.int64(states[0].ctypes.data), np.int64(states[1].ctypes.data)
-    qkv, wide = np.int64(states[2].ctypes.data), np.int64(states[3].ctypes.data)
-    at, queue, units = np.int64(counts.ctypes.data), np.int64(queues.ctypes.data), queues.shape[1]
-    norm = RMS if program[0, NORM_BIAS] == 0 else LAYER
+def _blocks(arguments):
+    """What one thread does; `arguments` is the address of the numbers that `run` describes."""
+    a = _numbers(arguments, ARGUMENTS)
+    table, shape = _numbers(a[TABLE], TABLE_SIZE), _numbers(a[SHAPE], SHAPES)
+    threads, m, start = a[THREADS], a[M], a[START]
+    eps, scale = carray(pointer(a[REALS]), (2,), np.float64)
+    pages, parts = _numbers(a[PAGES], a[PAGE_COUNT]), _view(a[PARTS], a[PART_SIZE])
+    units = carray(pointer(a[UNITS]), (a[UNIT_COUNT],), np.int32)
+    inputs = units, _view(a[STEP], a[STEP_COUNT]), _view(a[PACKED], a[PACKED_COUNT])
+    hidden, between, qkv, wide = a[HIDDEN], a[BETWEEN], a[PROJECTED], a[WIDE]
+    norm = LAYER if _numbers(a[PROGRAM], BLOCK)[NORM_BIAS] else RMS
     sources, targets, residuals = (hidden, wide, between, wide), (qkv, between, wide, hidden), (0, hidden, 0, between)
     hows, places = (norm, PLAIN, norm, shape[ACTIVATION]), (QKV, OUTPUT, UP, DOWN)
     norms = NORM, NORM, SECOND_NORM, NORM
-    for i in range(len(program)):
-        block = _numbers(np.int64(program.ctypes.data) + 8 * BLOCK * i, BLOCK)
+    for i in range(a[LAYERS]):
+        block, stage = _numbers(a[PROGRAM] + 8 * BLOCK * i, BLOCK), a[COUNTS] + 8 * COUNTERS * STAGES * i
         for j in range(4):  # one call for the four matrices: it is compiled once
             if j == 1:
-                c = _numbers(at + 8 * COUNTERS * (STAGES * i + 4), COUNTERS)
-                _store(c, shape, qkv, m, np.int64(cos.ctypes.data), np.int64(sin.ctypes.data), pages, i, start)
-                c = _numbers(queue + 8 * units * i, units)
-                _attend(c, shape, qkv, m, pages, i, start, scale, parts, wide)
-            c = _numbers(at + 8 * COUNTERS * (STAGES * i + j), COUNTERS)
+                _store(_numbers(stage + 32 * COUNTERS, COUNTERS), shape, qkv, m, a[COS], a[SIN], pages, i, start)
+                queue = _numbers(a[QUEUES] + 8 * a[QUEUE_SIZE] * i, a[QUEUE_SIZE])
+                _attend(queue, shape, qkv, m, pages, i, start, scale, parts, wide)
+            c = _numbers(stage + 8 * COUNTERS * j, COUNTERS)
             matrix, weight, bias = block[places[j] :][:MATRIX], block[norms[j]], block[norms[j] + 1]
             _linear(
                 table, threads, c, hows[j], sources[j], m, (weight, bias, eps), matrix, inputs, residuals[j], targets[j]
             )  # fmt: skip
 
 
-@njit(error_model="numpy", cache=True, parallel=True, nogil=True)
-def run(table, threads, program, shape, eps, x, widths, pages, start, cos, sin, scale):
+@cache
+def _entry() -> int:
+    """Address of the compiled blocks: called by it, they are not compiled again into the region around them."""
+    if not work.overloads:
+        compile_once(work, *SIGNATURE, VECTOR, ADDRESSES)
+    _keep.append(cfunc(types.void(types.int64), cache=True, error_model="numpy")(_call_blocks))
+    return _keep[-1].address
+
+
+def _call_blocks(arguments):
+    _blocks(arguments)
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def _region(function, arguments, threads):
+    for _ in prange(threads):
+        call(function, arguments)
+
+
+def run(table, program, shape, eps, scale, x, widths, pages, start, cos, sin):
     """All blocks over the (T, width) float32 hidden states `x` of positions start, ..., in place.
 
     table : of the kernel set that all matrices are packed for.
     program : (layers, BLOCK) int64: addresses and sizes of each block, see the names above.
     shape : (5,) int64: HEADS, KV_HEADS, HEAD_DIM, ACTIVATION (SILU or GELU), ROTARY.
-    widths : (4,) int64: most outputs of the feed-forward part, units, steps and float32 inputs a row needs.
+    eps, scale : of the norms and of attention's scores.
+    widths : most outputs of the feed-forward part, units, steps and float32 inputs that a row needs.
     pages : (P,) int64 addresses of pages with room for all tokens.
     cos, sin : (positions, HEAD_DIM / 2) float32, or empty.
-    scale : of attention's scores.
     """
-    m, layers = len(x), len(program)
-    heads, kv_heads, d = shape[HEADS], shape[KV_HEADS], shape[HEAD_DIM]
-    between, qkv = np.empty_like(x), np.empty(m * (heads + 2 * kv_heads) * d, np.float32)
-    wide = np.empty(m * widths[0], np.float32)
-    inputs = np.empty(m * widths[1], np.int32), np.empty(m * widths[2], np.float32), np.empty(m * widths[3], np.float32)
+    m, layers, threads = len(x), len(program), get_threads()
+    heads, kv_heads, d = (int(n) for n in shape[:3])
     units, room = shares(m, heads, kv_heads, d, start, threads)
-    parts = np.empty(room, np.float32)
+    kinds = (np.float32, np.int32, np.float32, np.float32)
+    wide, *inputs = (np.empty(m * width, kind) for width, kind in zip(widths, kinds, strict=True))
+    between, qkv = np.empty_like(x), np.empty(m * (heads + 2 * kv_heads) * d, np.float32)
+    parts, reals = np.empty(room, np.float32), np.array([eps, scale])
     counts, queues = np.zeros(layers * STAGES * COUNTERS, np.int64), np.zeros((layers, FINISHED + 1 + units), np.int64)
-    states = x, between, qkv, wide
-    for _ in prange(threads):
-        _blocks(
-            table, threads, program, shape, eps, m, states, inputs, parts, pages, start, cos, sin, scale, counts, queues
-        )
+    arguments = np.empty(ARGUMENTS, np.int64)
+    arguments[[TABLE, SHAPE, REALS, PAGES, PARTS, UNITS, STEP, PACKED, HIDDEN, BETWEEN, PROJECTED, WIDE]] = [
+        array.ctypes.data for array in (table, shape, reals, pages, parts, *inputs, x, between, qkv, wide)
+    ]
+    arguments[[PROGRAM, COUNTS, QUEUES, COS, SIN]] = [v.ctypes.data for v in (program, counts, queues, cos, sin)]
+    arguments[[UNIT_COUNT, STEP_COUNT, PACKED_COUNT]] = [array.size for array in inputs]
+    sizes = THREADS, M, START, LAYERS, PAGE_COUNT, PART_SIZE, QUEUE_SIZE
+    arguments[list(sizes)] = threads, m, start, layers, pages.size, parts.size, queues.shape[1]
+    _region(_entry(), arguments.ctypes.data, threads)
