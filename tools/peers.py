@@ -1,4 +1,4 @@
-"""Installs the engines of chapter 11 at the versions in requirements-peers.lock; llama.cpp is compiled for this CPU.
+"""Installs the engines that the study compares with, as pinned; llama.cpp is compiled for this processor.
 
 Run by `make peers`. Nothing else in the environment changes: what these packages need is in requirements.lock.
 """

@@ -37,7 +37,7 @@ class LlamaCpp:
         self.weight_bytes = streamed_bytes(self._file)
         self.engine = {
             "name": "llama.cpp",
-            "version": f"llama-cpp-python {llama_cpp.__version__}",
+            "version": f"(llama-cpp-python {llama_cpp.__version__})",
             "build": llama_cpp.llama_print_system_info().decode().strip(" |"),
         }
 
