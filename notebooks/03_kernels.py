@@ -28,7 +28,7 @@ threads: int = 0  # 0: one a physical core
 
 # %%
 from cachequant.kernels import cpu, selfcheck, set_threads
-from cachequant.study import bench, ladder_bench, machine, results
+from cachequant.study import assembly, bench, ladder_bench, machine, results
 
 threads = set_threads(threads or None)
 stream_bytes = 2 * cpu.last_level_bytes()  # what a decoded token reads has left the cache before its next turn
@@ -78,6 +78,7 @@ results.save(
         "compared": compared,
         "ladder": rungs,
         "ladder_shape": {"n": n, "k": k, "rows": rows},
+        "assembly": assembly.listings(),
         "stages": stages,
         "placement": points,
     }
