@@ -10,7 +10,7 @@ from pathlib import Path
 from cachequant.assets import cachedir
 from cachequant.assets.materialize import materialize
 from cachequant.assets.store import ModelAsset
-from cachequant.errors import InputError
+from cachequant.errors import ConfigError, InputError
 
 FORMATS = {"gguf-f32": ".gguf", "gguf-q8_0": ".gguf", "ctranslate2": ""}  # endings; CTranslate2 has a folder
 _LAYOUT = 1  # raise it when these files change for the same model
@@ -30,8 +30,16 @@ def path(asset: ModelAsset, form: str) -> Path:
 
 
 def make(asset: ModelAsset, form: str) -> Path:
-    """The model in one of FORMATS, converted if it is not there; `ctranslate2` is float32 and rounded when loaded."""
+    """The model in one of FORMATS, converted if it is not there; `ctranslate2` is float32 and rounded when loaded.
+
+    Raises
+    ------
+    ConfigError
+        The model has scaled RoPE, which CTranslate2 was found to compute otherwise.
+    """
     target = path(asset, form)
+    if form == "ctranslate2" and asset.config.rope_scaling is not None:
+        raise ConfigError(f"rope_scaling is {asset.config.rope_scaling}; allowed for CTranslate2: none")
     if target.exists():
         return target
     if form == "ctranslate2":
