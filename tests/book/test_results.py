@@ -24,6 +24,11 @@ def test_a_committed_result_follows_the_schema(file):
 
 
 @pytest.mark.parametrize("file", REFERENCE, ids=lambda p: p.stem)
+def test_the_reference_is_the_full_study(file):
+    assert results.read(file.stem, "reference").provenance["profile"] == "full"
+
+
+@pytest.mark.parametrize("file", REFERENCE, ids=lambda p: p.stem)
 def test_a_committed_result_names_no_folder(file):
     for path in (file, file.with_suffix(".ipynb")):
         text = path.read_text(encoding="utf8")
