@@ -13,6 +13,10 @@ from cachequant.decoder.calibration import build
 from cachequant.decoder.forward import Decoder
 from cachequant.decoder.sampling import Sampler
 from cachequant.errors import InputError
+from cachequant.kv.calibration import basis_for
+from cachequant.kv.coding import Coding, coding
+from cachequant.kv import formats
+from cachequant.kv.formats import PageFormat
 from cachequant.kv.pages import PagePool
 from cachequant.kv.session import Session, check_ids
 from cachequant.schemes import Scheme
@@ -43,12 +47,15 @@ class Generation:
 class Model:
     """Decoder, tokenizer and pages of one model under one scheme; made by `load`."""
 
-    def __init__(self, asset: models.ModelAsset, decoder: Decoder):
+    def __init__(self, asset: models.ModelAsset, decoder: Decoder, pages: Coding):
         self._asset, self._decoder = asset, decoder
         self.name, self.config, self.tokenizer = asset.name, asset.config, asset.tokenizer
         self.scheme, self.random, self.sha256 = decoder.scheme, asset.random, asset.sha256
         c = asset.config
+        self.kv = pages.format
         self.pool = PagePool(c.layers, c.kv_heads, c.head_dim)
+        self._coding = pages
+        self.codes = PagePool(c.layers, c.kv_heads, c.head_dim, pages) if pages.format.paged else None
 
     @property
     def weight_bytes(self) -> int:
@@ -59,17 +66,21 @@ class Model:
     def fingerprint(self) -> str:
         """sha256 that binds K/V to weights, scheme, page format and tokenizer."""
         tokenizer = self.tokenizer.sha256 if self.tokenizer else ""
-        parts = (self.sha256, repr(self.scheme), self.pool.format, tokenizer)
+        parts = (self.sha256, repr(self.scheme), self._coding.fingerprint, tokenizer)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def with_scheme(self, scheme: str | Scheme, head: str | None = None) -> "Model":
         """The same model under another scheme; parts that do not change are shared, not copied."""
         scheme = schemes.get(scheme, head)
-        return Model(self._asset, build(self._asset, scheme, self._decoder))
+        return Model(self._asset, build(self._asset, scheme, self._decoder), self._coding)
+
+    def with_kv(self, kv: str | PageFormat, calibration: str = "auto") -> "Model":
+        """The same model with another page format; weights are shared, not copied."""
+        return Model(self._asset, self._decoder, _pages(self._asset, self._decoder, kv, calibration))
 
     def session(self) -> Session:
         """A new, empty session."""
-        return Session(self._decoder, self.pool)
+        return Session(self._decoder, self.pool, self.codes)
 
     def head(self, hidden: np.ndarray) -> np.ndarray:
         """(T, width) final hidden states -> (T, V) float32 logits."""
@@ -166,7 +177,12 @@ class Model:
 
 
 def load(
-    model: str = "smollm2-135m", scheme: str | Scheme = "fp32", head: str | None = None, threads: int | None = None
+    model: str = "smollm2-135m",
+    scheme: str | Scheme = "fp32",
+    head: str | None = None,
+    threads: int | None = None,
+    kv: str | PageFormat = "fp32",
+    calibration: str = "auto",
 ) -> Model:
     """Load a model.
 
@@ -177,16 +193,27 @@ def load(
         scheme for this CPU that keeps the quality of fp32 at about the speed of int8.
     head : ``int8`` or ``int8-block32`` quantizes the output projection too.
     threads : of the kernels; None keeps the current setting (at first: physical cores).
+    kv : page format of keys and values, such as ``fp32``, ``fp16``, ``int8``, ``k4v4``, ``k4v3,0-1:k8v8``.
+    calibration : ``auto`` fits the basis of a coded format at first use and keeps it, ``none`` rotates only.
 
     Raises
     ------
     InputError, AssetError, ConfigError, NumericsError : unknown names, missing or damaged files, configurations that
         are not handled, non-finite weights; before any compute.
     """
-    chosen = schemes.get(scheme, head)
+    chosen, kv = schemes.get(scheme, head), formats.get(kv)
     if threads is not None:
         if not 1 <= threads <= kernels.most_threads():
             raise InputError(f"threads {threads!r} has to be between 1 and {kernels.most_threads()}")
         kernels.set_threads(threads)
     asset = models.resolve(model)
-    return Model(asset, build(asset, chosen))
+    kv.check(asset.config.layers, asset.config.head_dim)
+    decoder = build(asset, chosen)
+    return Model(asset, decoder, _pages(asset, decoder, kv, calibration))
+
+
+def _pages(asset: models.ModelAsset, decoder: Decoder, kv: str | PageFormat, calibration: str) -> Coding:
+    kv, c = formats.get(kv), asset.config
+    kv.check(c.layers, c.head_dim)
+    basis = basis_for(asset, decoder, calibration) if kv.compressed else None
+    return coding(kv, c.layers, c.kv_heads, c.head_dim, basis)

@@ -4,15 +4,15 @@ A page holds 32 tokens of every layer in the layout that `kernels.attention` rea
 arena of large slabs, so an address never moves while its page is held. Sharing a page is counting one more reference.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
 
 from cachequant.errors import CachequantError, InputError
+from cachequant.kv.coding import Coding
+from cachequant.kv.formats import PAGE, exact_bytes
 
-PAGE = 32  # tokens
+__all__ = ["PAGE", "BudgetError", "PageError", "PagePool"]
 ALIGN = 64  # bytes
 SLAB = 1 << 22  # bytes of a slab, or one page where that is larger
 
@@ -23,17 +23,6 @@ class PageError(CachequantError, ValueError):
 
 class BudgetError(CachequantError, MemoryError):
     """No page is free and the byte budget does not allow another one."""
-
-
-@dataclass(frozen=True)
-class PageFormat:
-    """How the rows of a page are stored; `layer_bytes(kv_heads, head_dim)` is the size of one layer of a page."""
-
-    name: str
-    layer_bytes: Callable[[int, int], int]
-
-
-FORMATS = {f.name: f for f in (PageFormat("fp32", lambda kv_heads, head_dim: 2 * kv_heads * head_dim * PAGE * 4),)}
 
 
 class Arena:
@@ -76,27 +65,30 @@ class PagePool:
     Parameters
     ----------
     layers, kv_heads, head_dim : the model's shape.
-    format : page format.
+    codes : how pages are coded, for a pool of pages of codes; None for exact float32 pages.
     budget_bytes : most bytes of pages, held and free together; None for no limit.
 
     Raises
     ------
-    InputError : a size below 1, an unknown format, or a budget smaller than one page.
+    InputError : a size below 1, or a budget smaller than one page.
     """
 
     def __init__(
-        self, layers: int, kv_heads: int, head_dim: int, format: str = "fp32", budget_bytes: int | None = None
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        codes: Coding | None = None,
+        budget_bytes: int | None = None,
     ):
         for name, value in (("layers", layers), ("kv_heads", kv_heads), ("head_dim", head_dim)):
             if value < 1:
                 raise InputError(f"{name} has to be at least 1, got {value}")
-        if format not in FORMATS:
-            raise InputError(f"page format {format!r} is not one of {', '.join(FORMATS)}")
-        self._arena = Arena(layers * FORMATS[format].layer_bytes(kv_heads, head_dim))
+        self.codes = codes
+        self._arena = Arena(exact_bytes(layers, kv_heads, head_dim) if codes is None else codes.coded_bytes)
         self._budget = None if budget_bytes is None else budget_bytes // self._arena.stride
         if self._budget == 0:
             raise InputError(f"a budget of {budget_bytes} bytes holds no page; one takes {self._arena.stride}")
-        self.format = format
         self._lock = Lock()
         self._blocks: dict[int, np.ndarray] = {}
         self._references: dict[int, int] = {}
