@@ -47,15 +47,15 @@ class Generation:
 class Model:
     """Decoder, tokenizer and pages of one model under one scheme; made by `load`."""
 
-    def __init__(self, asset: models.ModelAsset, decoder: Decoder, pages: Coding):
+    def __init__(self, asset: models.ModelAsset, decoder: Decoder, pages: Coding | None = None):
         self._asset, self._decoder = asset, decoder
         self.name, self.config, self.tokenizer = asset.name, asset.config, asset.tokenizer
         self.scheme, self.random, self.sha256 = decoder.scheme, asset.random, asset.sha256
         c = asset.config
-        self.kv = pages.format
+        self.pages = pages or coding("fp32", c.layers, c.kv_heads, c.head_dim)
         self.pool = PagePool(c.layers, c.kv_heads, c.head_dim)
-        self._coding = pages
-        self.codes = PagePool(c.layers, c.kv_heads, c.head_dim, pages) if pages.format.paged else None
+        paged = self.pages.format.paged
+        self.codes = PagePool(c.layers, c.kv_heads, c.head_dim, self.pages) if paged else None
 
     @property
     def weight_bytes(self) -> int:
@@ -63,16 +63,21 @@ class Model:
         return self._decoder.nbytes
 
     @property
+    def kv(self) -> PageFormat:
+        """How pages of keys and values are stored."""
+        return self.pages.format
+
+    @property
     def fingerprint(self) -> str:
         """sha256 that binds K/V to weights, scheme, page format and tokenizer."""
         tokenizer = self.tokenizer.sha256 if self.tokenizer else ""
-        parts = (self.sha256, repr(self.scheme), self._coding.fingerprint, tokenizer)
+        parts = (self.sha256, repr(self.scheme), self.pages.fingerprint, tokenizer)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def with_scheme(self, scheme: str | Scheme, head: str | None = None) -> "Model":
         """The same model under another scheme; parts that do not change are shared, not copied."""
         scheme = schemes.get(scheme, head)
-        return Model(self._asset, build(self._asset, scheme, self._decoder), self._coding)
+        return Model(self._asset, build(self._asset, scheme, self._decoder), self.pages)
 
     def with_kv(self, kv: str | PageFormat, calibration: str = "auto") -> "Model":
         """The same model with another page format; weights are shared, not copied."""

@@ -37,8 +37,7 @@ def basis_for(asset: ModelAsset, decoder: Decoder | None = None, calibration: st
     ------
     InputError : another calibration.
     """
-    if calibration not in CALIBRATIONS:
-        raise InputError(f"calibration {calibration!r} is not one of {', '.join(CALIBRATIONS)}")
+    check_calibration(calibration)
     c = asset.config
     if calibration == "none" or asset.tokenizer is None:
         return plain(c.layers, c.kv_heads, c.head_dim)
@@ -51,6 +50,12 @@ def basis_for(asset: ModelAsset, decoder: Decoder | None = None, calibration: st
             np.savez(file, array=basis.array, tag=json.dumps(basis.tag))
     with np.load(target, allow_pickle=False) as found:
         return Basis(found["array"], json.loads(str(found["tag"])))
+
+
+def check_calibration(calibration: str) -> None:
+    """Raise InputError naming what is allowed."""
+    if calibration not in CALIBRATIONS:
+        raise InputError(f"calibration {calibration!r} is not one of {', '.join(CALIBRATIONS)}")
 
 
 def measure(asset: ModelAsset, decoder: Decoder | None, text: str) -> tuple[Moments, np.ndarray]:

@@ -4,8 +4,8 @@ import numpy as np
 
 from cachequant.decoder.forward import Decoder
 from cachequant.errors import InputError
-from cachequant.kv.pages import PAGE, PagePool
-from cachequant.kv.table import Pages
+from cachequant.kv.pages import PagePool
+from cachequant.kv.table import PageTable
 
 LOGITS = ("last", "all", "hidden", "none")
 CODED_CHUNK = 256  # tokens a pass over coded pages: bounds the exact pages that it needs
@@ -23,10 +23,9 @@ class Session:
     """
 
     def __init__(self, decoder: Decoder, pool: PagePool, codes: PagePool | None = None):
-        self._decoder, self._pool, self._codes = decoder, pool, codes
+        self._decoder, self._coded = decoder, codes is not None
         self.ids: list[int] = []
-        self._exact: list[int | None] = []  # a page each; None where only codes are left
-        self._coded: list[int | None] = []  # a page each; None where there are no codes
+        self._table = PageTable(pool, codes)
 
     @property
     def position(self) -> int:
@@ -36,9 +35,7 @@ class Session:
     @property
     def nbytes(self) -> int:
         """Bytes of the pages in use, slack of the last one included."""
-        coded = sum(p is not None for p in self._coded)
-        exact = sum(p is not None for p in self._exact) * self._pool.page_bytes
-        return exact + (coded * self._codes.page_bytes if coded else 0)
+        return self._table.nbytes
 
     def extend(self, ids, logits: str = "last") -> np.ndarray | None:
         """Run tokens through the decoder and keep their keys and values.
@@ -68,42 +65,18 @@ class Session:
 
     def _run(self, ids: np.ndarray) -> np.ndarray:
         """Final hidden states of new tokens; a pass keeps what the passes before it stored, if it fails."""
-        chunk = CODED_CHUNK if self._codes and self._decoder.scheme.chunk_stable else len(ids)
+        chunk = CODED_CHUNK if self._coded and self._decoder.scheme.chunk_stable else len(ids)
         parts = []
         for i in range(0, len(ids), chunk):
             part = ids[i : i + chunk]
-            parts.append(self._decoder.forward(part, self._reserve(len(part)), self.position))
+            parts.append(self._decoder.forward(part, self._table.reserve(self.position, len(part)), self.position))
             self.ids.extend(part.tolist())
-            self._drop_exact()
+            self._table.drop_exact()
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _reserve(self, tokens: int) -> Pages:
-        """Room for so many more tokens, and where it is."""
-        end = self.position + tokens
-        for index in range(len(self._exact), -(-end // PAGE)):
-            self._exact.append(self._pool.acquire())
-            self._coded.append(None)
-        if self._codes is None:
-            return Pages(_addresses(self._pool, self._exact))
-        coding = self._codes.codes
-        for index in range(max(self.position // PAGE, coding.format.exact_pages), end // PAGE):
-            if self._coded[index] is None:
-                self._coded[index] = self._codes.acquire()
-        return Pages(_addresses(self._pool, self._exact), _addresses(self._codes, self._coded), coding.numbers)
-
-    def _drop_exact(self) -> None:
-        """Give back the exact rows of pages that are coded."""
-        for index, page in enumerate(self._exact):
-            if page is not None and self._coded[index] is not None:
-                self._pool.release(page)
-                self._exact[index] = None
 
     def close(self) -> None:
         """Give the pages back; the session is empty afterwards."""
-        for pool, pages in ((self._pool, self._exact), (self._codes, self._coded)):
-            while pages:
-                if (page := pages.pop()) is not None:
-                    pool.release(page)
+        self._table.close()
         self.ids = []
 
     def __enter__(self) -> "Session":
@@ -114,10 +87,6 @@ class Session:
 
     def __del__(self):
         self.close()
-
-
-def _addresses(pool: PagePool, pages: list[int | None]) -> np.ndarray:
-    return np.array([0 if p is None else pool.address(p) for p in pages], np.int64)
 
 
 def check_ids(ids, vocab: int) -> np.ndarray:
