@@ -24,6 +24,7 @@ TINY = {
     "llama-biases": LLAMA | dict(attention_bias=True, mlp_bias=True),
     "llama3-rope": LLAMA | dict(rope_parameters=LLAMA3 | {"rope_theta": 10000.0}),
     "llama-linear-rope": LLAMA | dict(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}),
+    "llama-coded": LLAMA | dict(hidden_size=64, num_attention_heads=4, head_dim=16),
     "qwen2": LLAMA | dict(model_type="qwen2", num_attention_heads=6, hidden_size=48, head_dim=8),
 }  # fmt: skip
 

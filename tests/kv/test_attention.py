@@ -57,12 +57,17 @@ def restored(x, bits, kv_heads, basis, side):
 def expected(q, k, v, kv, basis):
     """Position by position: exact rows in its own page and in leading ones, codes elsewhere."""
     format, kv_heads = formats.get(kv), k.shape[1]
-    coded = [restored(x, bits, kv_heads, basis, side) for side, (x, bits) in enumerate(zip((k, v), format.sides))]
+    coded = [
+        restored(x, bits, kv_heads, basis, side)
+        for side, (x, bits) in enumerate(zip((k, v), format.sides, strict=True))
+    ]
     exact = (k, v) if format.compressed else coded
     out = np.empty_like(q)
     for t in range(len(q)):
         own, first = t // PAGE * PAGE, format.exact_pages * PAGE
-        seen = [np.concatenate([e[:first], c[first:own], e[max(first, own) :]]) for e, c in zip(exact, coded)]
+        seen = [
+            np.concatenate([e[:first], c[first:own], e[max(first, own) :]]) for e, c in zip(exact, coded, strict=True)
+        ]
         out[t : t + 1] = naive.attention(q[t : t + 1], *seen, t, q.shape[2] ** -0.5)
     return out
 

@@ -8,7 +8,7 @@ from cachequant.errors import InputError
 from cachequant.kernels import coded, encode
 from cachequant.kv import codec
 
-# distortion of one vector of 64 with the searched scale; the Lloyd-Max values of an endless Gaussian are .117, .0345, .0095
+# of a Gaussian vector of 64 with the searched scale; Lloyd-Max of an endless one: .117, .0345, .0095
 DISTORTION = {2: 0.111, 3: 0.0296, 4: 0.0072}
 
 

@@ -33,7 +33,8 @@ def test_layers_may_differ():
 
 
 @pytest.mark.parametrize(
-    "bad", ["", "k5v4", "k4", "int4", "k4v4,", "k4v4,x:k8v8", "k4v4,3-1:k8v8", "fp32+exact2", "k4v4+exact", "k4v4,0:k9v9"]
+    "bad",
+    ["", "k5v4", "k4", "int4", "k4v4,", "k4v4,x:k8v8", "k4v4,3-1:k8v8", "fp32+exact2", "k4v4+exact", "k4v4,0:k9v9"],
 )
 def test_other_names_are_refused(bad):
     if bad == "k4v4,":
@@ -44,7 +45,8 @@ def test_other_names_are_refused(bad):
 
 
 @pytest.mark.parametrize(
-    "name, bits", [("fp32", 32), ("fp16", 16), ("int8", 8.25), ("k4v4", 4.25), ("k4v3", 3.75), ("k3v3", 3.25), ("k2v2", 2.25)]
+    "name, bits",
+    [("fp32", 32), ("fp16", 16), ("int8", 8.25), ("k4v4", 4.25), ("k4v3", 3.75), ("k3v3", 3.25), ("k2v2", 2.25)],
 )
 def test_bits_per_value_count_the_scales(name, bits):
     format = formats.get(name)

@@ -13,9 +13,9 @@ from cachequant.decoder.calibration import build
 from cachequant.decoder.forward import Decoder
 from cachequant.decoder.sampling import Sampler
 from cachequant.errors import InputError
+from cachequant.kv import formats
 from cachequant.kv.calibration import basis_for
 from cachequant.kv.coding import Coding, coding
-from cachequant.kv import formats
 from cachequant.kv.formats import PageFormat
 from cachequant.kv.pages import PagePool
 from cachequant.kv.session import Session, check_ids

@@ -15,8 +15,8 @@ Kernels take plain arrays and check nothing.
 import numpy as np
 from numba import carray, float64, get_num_threads, int64, njit, prange
 
-from cachequant.kernels.coded import round_half, side_bytes, unpack_side
 from cachequant.kernels.codebooks import CODED
+from cachequant.kernels.coded import round_half, side_bytes, unpack_side
 from cachequant.kernels.encode import ROUNDED, basis_of, encode_head, numbers_of
 from cachequant.kernels.ir import exp, fetch_add, fma, pointer, row_sum
 from cachequant.kernels.lazy import ADDRESSES, STRIDED, VECTOR, compile_once
@@ -300,7 +300,9 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
         keys = (layer * 2 * kv_heads + head) * d * PAGE * 4
         k_codes = offset + head * (k_bytes + v_bytes)
         places = keys, keys + kv_heads * d * PAGE * 4, k_bits, v_bits, k_codes, k_codes + k_bytes
-        _pack(np.int64(q.ctypes.data), q.strides[0], head * group * d * 4, d, first, rows, group, start, scale, d, panel)
+        _pack(
+            np.int64(q.ctypes.data), q.strides[0], head * group * d * 4, d, first, rows, group, start, scale, d, panel
+        )
         means, matrix = np.int64(0), np.int64(0)
         if coded.size:
             base = np.int64(turned.ctypes.data)

@@ -23,40 +23,40 @@ from cachequant.kernels.codebooks import CODED, MAGNITUDES
 from cachequant.kernels.ir import F32, I32, I64, LANES, load, store
 
 PAGE = 32
-_WORDS = ir.VectorType(I32, LANES)
-_FLOATS = ir.VectorType(F32, LANES)
+WORDS = ir.VectorType(I32, LANES)
+FLOATS = ir.VectorType(F32, LANES)
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
 _AVX2 = "avx2" in cpu.features()
 
 
 def words(value):
-    return ir.Constant(_WORDS, [value] * LANES)
+    return ir.Constant(WORDS, [value] * LANES)
 
 
 def _signed(builder, magnitude, word, position):
     """The magnitude with bit `position` of the word as its sign."""
     moved = builder.shl(word, words(31 - position)) if position < 31 else word
     sign = builder.and_(moved, words(-(1 << 31)))
-    return builder.bitcast(builder.xor(builder.bitcast(magnitude, _WORDS), sign), _FLOATS)
+    return builder.bitcast(builder.xor(builder.bitcast(magnitude, WORDS), sign), FLOATS)
 
 
 def _look_up(builder, levels, word):
     """levels[low bits of word], lane by lane; higher bits are ignored."""
     count = len(levels)
-    table = ir.Constant(_FLOATS, list(levels) * (LANES // count))
+    table = ir.Constant(FLOATS, list(levels) * (LANES // count))
     if _AVX2 and count == 8:
-        function = ir.FunctionType(_FLOATS, [_FLOATS, _WORDS])
+        function = ir.FunctionType(FLOATS, [FLOATS, WORDS])
         return builder.call(
             cgutils.get_or_insert_function(builder.module, function, "llvm.x86.avx2.permps"), [table, word]
         )
     if _AVX2 and count == 4:
-        function = ir.FunctionType(_FLOATS, [_FLOATS, _WORDS])
+        function = ir.FunctionType(FLOATS, [FLOATS, WORDS])
         name = "llvm.x86.avx.vpermilvar.ps.256"
         return builder.call(cgutils.get_or_insert_function(builder.module, function, name), [table, word])
-    index, found = builder.and_(word, words(count - 1)), ir.Constant(_FLOATS, [levels[0]] * LANES)
+    index, found = builder.and_(word, words(count - 1)), ir.Constant(FLOATS, [levels[0]] * LANES)
     for i, level in enumerate(levels[1:], 1):
         hit = builder.icmp_unsigned("==", index, words(i))
-        found = builder.select(hit, ir.Constant(_FLOATS, [level] * LANES), found)
+        found = builder.select(hit, ir.Constant(FLOATS, [level] * LANES), found)
     return found
 
 
@@ -68,7 +68,7 @@ def emit_levels(builder, bits, word, signs, j):
     """The float32 levels of the j-th codes of eight words."""
     if bits == 8:
         moved = builder.shl(word, words(24 - 8 * j)) if j < 3 else word
-        return builder.sitofp(builder.ashr(moved, words(24)), _FLOATS)
+        return builder.sitofp(builder.ashr(moved, words(24)), FLOATS)
     if bits == 2:  # the sign is part of the index
         low, high = MAGNITUDES[2]
         return _look_up(builder, (low, high, -low, -high), _shifted(builder, word, 2 * j))
@@ -105,12 +105,12 @@ def unpack(typingctx, bits, codes, k, n, out):
         if bits_ >= 16:
             with cgutils.for_range_slice(builder, I64(0), builder.mul(k, n), eight) as (i, _):
                 if bits_ == 32:
-                    store(builder, load(builder, codes, i, _FLOATS), out, i)
+                    store(builder, load(builder, codes, i, FLOATS), out, i)
                 else:
                     pointer = builder.inttoptr(builder.add(codes, builder.mul(i, I64(2))), _HALVES.as_pointer())
                     halves = builder.load(pointer)
                     halves.align = 2
-                    store(builder, builder.fpext(halves, _FLOATS), out, i)
+                    store(builder, builder.fpext(halves, FLOATS), out, i)
             return context.get_dummy_value()
         count = per_word(bits_)
         groups = builder.udiv(k, I64(count))
@@ -121,11 +121,11 @@ def unpack(typingctx, bits, codes, k, n, out):
             half = builder.trunc(builder.mul(builder.urem(loop.index, I64(2)), I64(16)), I32)
             first = builder.mul(line, I64(count))
             with cgutils.for_range_slice(builder, I64(0), n, eight) as (column, _):
-                word, signs = load(builder, codes, builder.add(line, column), _WORDS), None
+                word, signs = load(builder, codes, builder.add(line, column), WORDS), None
                 if bits_ == 3:
-                    signs = load(builder, signs_at, builder.add(sign_line, column), _WORDS)
-                    by = builder.insert_element(ir.Constant(_WORDS, ir.Undefined), half, I32(0))
-                    by = builder.shuffle_vector(by, by, ir.Constant(_WORDS, [0] * LANES))
+                    signs = load(builder, signs_at, builder.add(sign_line, column), WORDS)
+                    by = builder.insert_element(ir.Constant(WORDS, ir.Undefined), half, I32(0))
+                    by = builder.shuffle_vector(by, by, ir.Constant(WORDS, [0] * LANES))
                     signs = builder.lshr(signs, by)
                 for j in range(count):
                     place = builder.add(builder.add(first, builder.mul(I64(j), n)), column)

@@ -6,11 +6,14 @@ over its values in order, and `kv.codec` says the same in NumPy.
 """
 
 import numpy as np
-from numba import carray, njit
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-from cachequant.kernels.codebooks import FACTORS, edges, magnitudes
-from cachequant.kernels.coded import PAGE, half_bits, side_bytes
-from cachequant.kernels.ir import pointer
+from cachequant.kernels.codebooks import CODED, FACTORS, edges, magnitudes
+from cachequant.kernels.coded import FLOATS, PAGE, WORDS, half_bits, side_bytes, words
+from cachequant.kernels.ir import I64, LANES, load, pointer, store
 from cachequant.kernels.tiles import product
 
 # the numbers that say how pages are coded: where the basis is, its strides in bytes, whether rows round when they are
@@ -18,8 +21,6 @@ from cachequant.kernels.tiles import product
 BASIS, LAYER_STRIDE, HEAD_STRIDE, ROUNDED, PER_LAYER = range(5)
 K_BITS, V_BITS, OFFSET = range(3)
 _FACTORS = np.array(FACTORS, np.float32)
-_LEVELS2, _LEVELS3, _LEVELS4 = (magnitudes(b) for b in (2, 3, 4))
-_EDGES2, _EDGES3, _EDGES4 = (edges(b) for b in (2, 3, 4))
 
 
 @njit(inline="always")
@@ -41,29 +42,85 @@ def _floats(address, count):
     return carray(pointer(address), (count,), np.float32)
 
 
-@njit(error_model="numpy", cache=True)
-def _coded(u, inverse, levels, bounds, d, num, den):
-    """Sums of u * level and level^2 of the nearest levels of u * inverse, a vector a column."""
-    b, sign = np.empty(PAGE, np.float32), np.empty(PAGE, np.float32)
-    num[:] = 0
-    den[:] = 0
-    for i in range(d):
-        x = u[i]
-        for t in range(PAGE):
-            y = x[t] * inverse[t]
-            sign[t] = abs(y)
-            b[t] = levels[0]
-        for e in range(len(bounds)):
-            edge, level = bounds[e], levels[e + 1]
-            for t in range(PAGE):
-                b[t] = level if sign[t] > edge else b[t]
-        for t in range(PAGE):
-            num[t] += abs(x[t]) * b[t]
-            den[t] += b[t] * b[t]
+def _magnitude(builder, x):
+    return builder.bitcast(builder.and_(builder.bitcast(x, WORDS), words(0x7FFFFFFF)), FLOATS)
+
+
+@intrinsic(prefer_literal=True)
+def _gains(typingctx, bits, u, d, inverse, num, den):
+    """num = sum of |u| * level and den = sum of level^2 for the levels nearest to u * inverse, a vector a column.
+
+    u (d, 32), inverse, num and den (32,) are addresses; `bits` is a literal.
+    """
+    levels, bounds = (tuple(float(x) for x in f(bits.literal_value)) for f in (magnitudes, edges))
+
+    def codegen(context, builder, signature, args):
+        _, u, d, inverse, num, den = args
+        zero = ir.Constant(FLOATS, [0.0] * LANES)
+        with cgutils.for_range_slice(builder, I64(0), I64(PAGE), I64(LANES)) as (column, _):
+            by = load(builder, inverse, column, FLOATS)
+            sums = [cgutils.alloca_once_value(builder, zero) for _ in range(2)]
+            for place in sums:
+                builder.store(zero, place)
+            with cgutils.for_range(builder, d) as loop:
+                at = builder.add(builder.mul(loop.index, I64(PAGE)), column)
+                x = _magnitude(builder, load(builder, u, at, FLOATS))
+                y, b = builder.fmul(x, by), ir.Constant(FLOATS, [levels[0]] * LANES)
+                for edge, level in zip(bounds, levels[1:], strict=True):
+                    above = builder.fcmp_ordered(">", y, ir.Constant(FLOATS, [edge] * LANES))
+                    b = builder.select(above, ir.Constant(FLOATS, [level] * LANES), b)
+                for place, term in zip(sums, (builder.fmul(x, b), builder.fmul(b, b)), strict=True):
+                    builder.store(builder.fadd(builder.load(place), term), place)
+            for place, target in zip(sums, (num, den), strict=True):
+                store(builder, builder.load(place), target, column)
+        return context.get_dummy_value()
+
+    return types.void(bits, *[types.int64] * 5), codegen
+
+
+@intrinsic(prefer_literal=True)
+def _nearest(typingctx, bits, u, d, inverse, codes):
+    """codes (d, 32) int32 of the levels nearest to u * inverse: which magnitude, and the sign as the bit above."""
+    bounds, half = tuple(float(x) for x in edges(bits.literal_value)), 1 << (bits.literal_value - 1)
+
+    def codegen(context, builder, signature, args):
+        _, u, d, inverse, codes = args
+        with cgutils.for_range_slice(builder, I64(0), builder.mul(d, I64(PAGE)), I64(LANES)) as (at, _):
+            x = load(builder, u, at, FLOATS)
+            y = builder.fmul(_magnitude(builder, x), load(builder, inverse, builder.urem(at, I64(PAGE)), FLOATS))
+            negative = builder.fcmp_ordered("<", x, ir.Constant(FLOATS, [0.0] * LANES))
+            code = builder.select(negative, words(half), words(0))
+            for edge in bounds:
+                above = builder.fcmp_ordered(">", y, ir.Constant(FLOATS, [edge] * LANES))
+                code = builder.add(code, builder.zext(above, WORDS))
+            store(builder, code, codes, at)
+        return context.get_dummy_value()
+
+    return types.void(bits, *[types.int64] * 4), codegen
 
 
 @njit(error_model="numpy", cache=True)
-def _search(u, levels, bounds, d, codes, scales):
+def _measure(bits, u, d, inverse, num, den):
+    if bits == 4:
+        _gains(4, u, d, inverse, num, den)
+    elif bits == 3:
+        _gains(3, u, d, inverse, num, den)
+    else:
+        _gains(2, u, d, inverse, num, den)
+
+
+@njit(error_model="numpy", cache=True)
+def _choose(bits, u, d, inverse, codes):
+    if bits == 4:
+        _nearest(4, u, d, inverse, codes)
+    elif bits == 3:
+        _nearest(3, u, d, inverse, codes)
+    else:
+        _nearest(2, u, d, inverse, codes)
+
+
+@njit(error_model="numpy", cache=True)
+def _search(bits, u, d, codes, scales):
     """Codes (magnitude, then sign as the bit above it) and scales of the columns of u (d, 32), which is overwritten."""
     top, rms = np.zeros(PAGE, np.float32), np.zeros(PAGE, np.float32)
     for i in range(d):
@@ -80,18 +137,12 @@ def _search(u, levels, bounds, d, codes, scales):
     for f in range(len(_FACTORS)):
         for t in range(PAGE):
             inverse[t] = np.float32(1) / (rms[t] * _FACTORS[f]) if rms[t] > 0 else np.float32(0)
-        _coded(u, inverse, levels, bounds, d, num, den)
+        _measure(bits, u.ctypes.data, d, inverse.ctypes.data, num.ctypes.data, den.ctypes.data)
         for t in range(PAGE):
             gain = num[t] * num[t] / den[t]
             if gain > best[t]:
                 best[t], chosen[t], scales[t] = gain, inverse[t], num[t] / den[t] * top[t]
-    half = len(levels)
-    for i in range(d):
-        for t in range(PAGE):
-            y, code = u[i, t] * chosen[t], 0
-            for e in range(len(bounds)):
-                code += abs(y) > bounds[e]
-            codes[i, t] = code + (half if y < 0 else 0)
+    _choose(bits, u.ctypes.data, d, chosen.ctypes.data, codes.ctypes.data)
 
 
 @njit(error_model="numpy", cache=True)
@@ -148,12 +199,8 @@ def encode_columns(bits, u, d, values, out):
     values : the codes are laid out as a page's values, [32][d], instead of its keys, [d][32].
     """
     codes, scales = np.empty((d, PAGE), np.int32), np.zeros(PAGE, np.float32)
-    if bits == 4:
-        _search(u, _LEVELS4, _EDGES4, d, codes, scales)
-    elif bits == 3:
-        _search(u, _LEVELS3, _EDGES3, d, codes, scales)
-    elif bits == 2:
-        _search(u, _LEVELS2, _EDGES2, d, codes, scales)
+    if bits < CODED:
+        _search(bits, u, d, codes, scales)
     else:
         _uniform(u, d, codes, scales)
     _pack(bits, codes, PAGE if values else d, d if values else PAGE, values, out)

@@ -6,7 +6,6 @@ shares one basis.
 
 import hashlib
 import json
-from collections.abc import Callable
 
 import numpy as np
 
@@ -15,13 +14,15 @@ from cachequant.assets.store import ModelAsset
 from cachequant.decoder.forward import Decoder
 from cachequant.errors import InputError
 from cachequant.kv.basis import Basis, Moments, fitted, plain
+from cachequant.kv.formats import PAGE
 from cachequant.kv.pages import PagePool
 from cachequant.kv.session import Session
 from cachequant.schemes import Scheme
 
 CALIBRATIONS = ("auto", "none")
 TOKENS, WINDOW = 8192, 1024
-VERSION = 1  # of how it is fitted: part of the file's name
+SKIPPED = PAGE  # tokens of each window that are never coded: they do not shape the basis
+VERSION = 2  # of how it is fitted: part of the file's name
 
 
 def basis_for(asset: ModelAsset, decoder: Decoder | None = None, calibration: str = "auto") -> Basis:
@@ -73,7 +74,10 @@ def moments(decoder: Decoder, ids: list[int], window: int) -> Moments:
     first = np.zeros((*shape, 2, c.head_dim))
     second, queries = np.zeros((*shape, 2, c.head_dim, c.head_dim)), np.zeros((*shape, c.head_dim, c.head_dim))
 
+    skipped = min(SKIPPED, window // 2)
+
     def see(layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
+        q, k, v = q[skipped:], k[skipped:], v[skipped:]
         grouped = q.reshape(len(q), c.kv_heads, -1, c.head_dim).transpose(1, 0, 2, 3)
         for side, x in enumerate((k, v)):
             first[layer, :, side] += x.sum(0, dtype=np.float64)
@@ -84,8 +88,8 @@ def moments(decoder: Decoder, ids: list[int], window: int) -> Moments:
     for i in range(0, len(ids), window):
         with Session(watched, pool) as session:
             session.extend(ids[i : i + window], logits="none")
-    group = c.heads // c.kv_heads
-    return Moments(first / len(ids), second / len(ids), queries / (len(ids) * group))
+    seen = sum(len(ids[i + skipped : i + window]) for i in range(0, len(ids), window))
+    return Moments(first / seen, second / seen, queries / (seen * (c.heads // c.kv_heads)))
 
 
 def _gram(x: np.ndarray) -> np.ndarray:

@@ -37,9 +37,7 @@ class Coding:
         return 0 if self.basis is None else self.basis.nbytes
 
 
-def coding(
-    format: str | PageFormat, layers: int, kv_heads: int, head_dim: int, basis: Basis | None = None
-) -> Coding:
+def coding(format: str | PageFormat, layers: int, kv_heads: int, head_dim: int, basis: Basis | None = None) -> Coding:
     """Make a format ready for pages of a model.
 
     Raises

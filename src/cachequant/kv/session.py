@@ -18,8 +18,7 @@ class Session:
     ----------
     decoder : packed weights.
     pool : where exact pages come from; they go back on `close()` or when the session is collected.
-    codes : where pages of codes come from, for a format that has them. Full pages are kept as codes, but for the leading
-        ones that stay exact.
+    codes : where pages of codes come from, for a format that has them.
     """
 
     def __init__(self, decoder: Decoder, pool: PagePool, codes: PagePool | None = None):

@@ -155,8 +155,8 @@ def perplexity(
 
     Returns
     -------
-    {"perplexity", "model", "scheme", "kv", "calibration", "text", "window", "tokens", "scored"}, and with `against` the figures of
-    `summarize`.
+    {"perplexity", "model", "scheme", "kv", "calibration", "text", "window", "tokens", "scored"}, and with `against` the
+    figures of `summarize`.
     """
     if against not in (None, BASELINE):
         raise InputError(f"against {against!r} is not available; allowed: {BASELINE}")
