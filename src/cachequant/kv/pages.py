@@ -4,9 +4,10 @@ A page holds 32 tokens of every layer in the layout that `kernels.attention` rea
 arena of large slabs, so an address never moves while its page is held. Sharing a page is counting one more reference.
 """
 
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 
 import numpy as np
 
@@ -27,13 +28,31 @@ class BudgetError(CachequantError, MemoryError):
 
 @dataclass(frozen=True)
 class PageFormat:
-    """How the rows of a page are stored; `layer_bytes(kv_heads, head_dim)` is the size of one layer of a page."""
+    """How the rows of a page are stored.
+
+    layer_bytes : (kv_heads, head_dim) -> bytes of one layer of a page.
+    rows : (block, layers, kv_heads, head_dim) -> views of a page's bytes whose second-last axis counts its tokens.
+    exact : index of a page in its session -> whether it keeps its rows as they were computed, so that a part of a full
+        page can be used on its own.
+    """
 
     name: str
     layer_bytes: Callable[[int, int], int]
+    rows: Callable[[np.ndarray, int, int, int], tuple[np.ndarray, ...]]
+    exact: Callable[[int], bool]
 
 
-FORMATS = {f.name: f for f in (PageFormat("fp32", lambda kv_heads, head_dim: 2 * kv_heads * head_dim * PAGE * 4),)}
+def _fp32_rows(block: np.ndarray, layers: int, kv_heads: int, head_dim: int) -> tuple[np.ndarray, ...]:
+    values = block[: layers * _fp32_bytes(kv_heads, head_dim)].view(np.float32).reshape(layers, 2, -1)
+    keys = values[:, 0].reshape(layers, kv_heads, head_dim, PAGE).swapaxes(2, 3)
+    return keys, values[:, 1].reshape(layers, kv_heads, PAGE, head_dim)
+
+
+def _fp32_bytes(kv_heads: int, head_dim: int) -> int:
+    return 2 * kv_heads * head_dim * PAGE * 4
+
+
+FORMATS = {f.name: f for f in (PageFormat("fp32", _fp32_bytes, _fp32_rows, lambda index: True),)}
 
 
 class Arena:
@@ -92,12 +111,17 @@ class PagePool:
                 raise InputError(f"{name} has to be at least 1, got {value}")
         if format not in FORMATS:
             raise InputError(f"page format {format!r} is not one of {', '.join(FORMATS)}")
-        self._arena = Arena(layers * FORMATS[format].layer_bytes(kv_heads, head_dim))
+        self._shape = layers, kv_heads, head_dim
+        self.payload_bytes = layers * FORMATS[format].layer_bytes(kv_heads, head_dim)  # of a page, without alignment
+        self._arena = Arena(self.payload_bytes)
         self._budget = None if budget_bytes is None else budget_bytes // self._arena.stride
         if self._budget == 0:
             raise InputError(f"a budget of {budget_bytes} bytes holds no page; one takes {self._arena.stride}")
         self.format = format
-        self._lock = Lock()
+        self.exact = FORMATS[format].exact
+        self.lock = RLock()  # also that of the caches over this pool: a shelf changes together with the references
+        self._dropped: deque[int] = deque()
+        self._shelves: dict[int, OrderedDict[int, None]] = {}
         self._blocks: dict[int, np.ndarray] = {}
         self._references: dict[int, int] = {}
         self._next = 0
@@ -110,7 +134,9 @@ class PagePool:
     @property
     def in_use(self) -> int:
         """Pages with at least one reference."""
-        return len(self._blocks)
+        with self.lock:
+            self.collect()
+            return len(self._blocks)
 
     @property
     def free(self) -> int | None:
@@ -129,7 +155,8 @@ class PagePool:
         ------
         BudgetError : every page of the budget is in use.
         """
-        with self._lock:
+        with self.lock:
+            self.collect()
             if self.free == 0:
                 held = self.in_use * self.page_bytes
                 raise BudgetError(f"all {self.in_use} pages of the budget are in use ({held} bytes): release one first")
@@ -138,6 +165,21 @@ class PagePool:
             self._blocks[page], self._references[page] = block, 1
             return page
 
+    def copy(self, page: int, rows: int) -> int:
+        """Id of a new page with the first `rows` tokens of a held one, and nothing of the others."""
+        with self.lock:
+            self._held(page)
+            target = self.acquire()
+            for new, old in zip(self._rows(target), self._rows(page), strict=True):
+                new[..., :rows, :] = old[..., :rows, :]
+            return target
+
+    def read(self, page: int) -> np.ndarray:
+        """(payload_bytes,) uint8 view of a held page, valid until it is freed."""
+        with self.lock:
+            self._held(page)
+            return self._blocks[page][: self.payload_bytes]
+
     def retain(self, page: int) -> None:
         """Count one more reference.
 
@@ -145,9 +187,12 @@ class PagePool:
         ------
         PageError : the page is not held.
         """
-        with self._lock:
+        with self.lock:
+            self.collect()
             self._held(page)
             self._references[page] += 1
+            if page in self._shelves:
+                self._shelves[page].pop(page, None)
 
     def release(self, page: int) -> None:
         """Drop one reference; the last one frees the page.
@@ -156,16 +201,49 @@ class PagePool:
         ------
         PageError : the page is not held.
         """
-        with self._lock:
+        with self.lock:
+            self.collect()
+            self._release(page)
+
+    def drop(self, pages: Iterable[int]) -> None:
+        """Release pages with the next call of any method: for finalizers, which may run in the middle of one."""
+        self._dropped.extend(pages)
+
+    def shelve(self, page: int, shelf: OrderedDict[int, None]) -> None:
+        """Count one more reference, that of a cache; while it is the only one, `shelf` holds the page.
+
+        A page whose last other reference goes is put at the end of the shelf, so that its first page is the one that
+        has not been used for the longest time.
+
+        Raises
+        ------
+        PageError : the page is not held, or belongs to a cache already.
+        """
+        with self.lock:
             self._held(page)
-            self._references[page] -= 1
-            if not self._references[page]:
-                del self._references[page]
-                self._arena.give(self._blocks.pop(page))
+            if page in self._shelves:
+                raise PageError(f"page {page} belongs to a cache already")
+            self._references[page] += 1
+            self._shelves[page] = shelf
+
+    def unshelve(self, page: int) -> None:
+        """Drop the reference of a cache.
+
+        Raises
+        ------
+        PageError : the page belongs to no cache.
+        """
+        with self.lock:
+            if page not in self._shelves:
+                raise PageError(f"page {page!r} belongs to no cache")
+            self._shelves.pop(page).pop(page, None)
+            self._release(page)
 
     def references(self, page: int) -> int:
         """How many references the page has; 0 if it is free."""
-        return self._references.get(page, 0)
+        with self.lock:
+            self.collect()
+            return self._references.get(page, 0)
 
     def address(self, page: int) -> int:
         """Base address of a held page, aligned to 64 bytes, fixed until it is freed.
@@ -174,9 +252,28 @@ class PagePool:
         ------
         PageError : the page is not held.
         """
-        with self._lock:
+        with self.lock:
             self._held(page)
             return self._blocks[page].ctypes.data
+
+    def _rows(self, page: int) -> tuple[np.ndarray, ...]:
+        return FORMATS[self.format].rows(self._blocks[page], *self._shape)
+
+    def collect(self) -> None:
+        """Release what was dropped; every method does that first."""
+        while self._dropped:
+            self._release(self._dropped.popleft())
+
+    def _release(self, page: int) -> None:
+        self._held(page)
+        if self._references[page] == 1 and page in self._shelves:
+            raise PageError(f"page {page!r} is held by a cache only: released already")
+        self._references[page] -= 1
+        if not self._references[page]:
+            del self._references[page]
+            self._arena.give(self._blocks.pop(page))
+        elif self._references[page] == 1 and page in self._shelves:
+            self._shelves[page][page] = None
 
     def _held(self, page: int) -> None:
         if page not in self._references:

@@ -1,10 +1,23 @@
-"""A session: token ids, and the page table that holds their keys and values."""
+"""A session: token ids, and the page table that holds their keys and values.
+
+The ids are the truth. Pages are shared by reference between branches and copied when a shared one is written to, which
+only the last page of a branch ever is (copy-on-write blocks: PagedAttention, Kwon et al. 2023, section 4.4).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cachequant.decoder import generation
 from cachequant.decoder.forward import Decoder
+from cachequant.decoder.generation import Generation
 from cachequant.errors import InputError
 from cachequant.kv.pages import PAGE, PagePool
+from cachequant.schemes import Scheme
+
+if TYPE_CHECKING:
+    from cachequant.decoder.model import Model
 
 LOGITS = ("last", "all", "hidden", "none")
 
@@ -12,26 +25,40 @@ LOGITS = ("last", "all", "hidden", "none")
 class Session:
     """Tokens that a decoder has seen, as ids and as K/V in reference-counted pages of 32 tokens.
 
+    A session is used by one thread at a time; sessions that share pages may be used by several.
+
     Parameters
     ----------
     decoder : packed weights.
     pool : where pages come from; they go back on `close()` or when the session is collected.
+    model : what `decoder` belongs to; needed to generate and to save.
     """
 
-    def __init__(self, decoder: Decoder, pool: PagePool):
-        self._decoder, self._pool = decoder, pool
+    def __init__(self, decoder: Decoder, pool: PagePool, model: "Model | None" = None):
+        self._decoder, self._pool, self.model = decoder, pool, model
         self.ids: list[int] = []
+        self._stored = 0
         self._pages: list[int] = []
         self._addresses = np.empty(0, np.int64)
 
     @property
     def position(self) -> int:
-        """How many tokens are stored; the next one gets this absolute position."""
+        """How many tokens there are; the next one gets this absolute position."""
         return len(self.ids)
 
     @property
+    def stored(self) -> int:
+        """How many of them have keys and values; those of the others are computed with the next `extend`."""
+        return self._stored
+
+    @property
+    def pages(self) -> tuple[int, ...]:
+        """Page ids of the stored tokens, in order."""
+        return tuple(self._pages)
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of the pages in use, slack of the last one included."""
+        """Bytes of the pages in use, slack of the last one included, shared ones counted like others."""
         return len(self._pages) * self._pool.page_bytes
 
     def extend(self, ids, logits: str = "last") -> np.ndarray | None:
@@ -49,30 +76,170 @@ class Session:
         """
         if logits not in LOGITS:
             raise InputError(f"logits {logits!r} is not one of {', '.join(LOGITS)}")
-        ids = check_ids(ids, self._decoder.config.vocab)
-        end, context = self.position + len(ids), self._decoder.config.context
-        if end > context:
-            raise InputError(f"{self.position} + {len(ids)} tokens do not fit a context of {context}")
-        self._reserve(end)
-        hidden = self._decoder.forward(ids, self._addresses, self.position)
+        ids = self._fitting(ids)
+        waiting = self.ids[self._stored :]
+        self._reserve(self.position + len(ids))
+        run = np.concatenate([np.array(waiting, np.int64), ids]) if waiting else ids
+        hidden = self._decoder.forward(run, self._addresses, self._stored)[len(waiting) :]
         self.ids.extend(ids.tolist())
+        self._stored = self.position
         if logits == "hidden":
             return hidden
         if logits == "none":
             return None
         return self._decoder.logits(hidden) if logits == "all" else self._decoder.logits(hidden[-1:])[0]
 
+    def append(self, ids) -> None:
+        """Add tokens without running them; `extend` does that with its own. Raises InputError as `extend` does."""
+        if len(ids):
+            self.ids.extend(self._fitting(ids).tolist())
+
+    def fork(self, at: int | None = None) -> "Session":
+        """A branch with the first `at` tokens, which shares their pages; this session stays as it is.
+
+        Nothing is copied before one of the two writes to the page of the cut. The tokens of an encoded page before a
+        cut inside it are computed again with the next `extend`: see `stored`.
+
+        Parameters
+        ----------
+        at : tokens of the branch, from 0 to `position`; None takes all.
+
+        Raises
+        ------
+        InputError : `at` out of range, or a scheme whose logits depend on how tokens were cut.
+        """
+        at = self._place(at, "fork")
+        branch = Session(self._decoder, self._pool, self.model)
+        kept = self._kept(at)
+        branch.share(self.ids[:at], self._pages[: -(-kept // PAGE)], kept)
+        return branch
+
+    def rewind(self, to: int) -> None:
+        """Forget all tokens from absolute position `to` on, and give back the pages that only they needed.
+
+        Raises
+        ------
+        InputError : `to` is not between 0 and `position`, or a scheme whose logits depend on how tokens were cut.
+        """
+        to = self._place(to, "rewind")
+        self._stored = self._kept(to)
+        del self.ids[to:]
+        self._trim(-(-self._stored // PAGE))
+
+    def generate(
+        self, prompt: str | Sequence[int] | None = None, max_new_tokens: int | None = None, **sampling
+    ) -> Generation:
+        """Append a prompt and generate; afterwards the session holds the prompt and the new ids.
+
+        Parameters
+        ----------
+        prompt : text, or token ids (at least one); None continues after the tokens that are there.
+        max_new_tokens, **sampling : as for `Model.generate`.
+
+        Raises
+        ------
+        InputError : bad arguments, before any compute; no tokens to continue after.
+        NumericsError : non-finite logits.
+        """
+        made, drawn = self.start(prompt, max_new_tokens, **sampling)
+        for _ in drawn:
+            pass
+        return made
+
+    def start(
+        self, prompt: str | Sequence[int] | None = None, max_new_tokens: int | None = None, **sampling
+    ) -> tuple[Generation, Iterator[int]]:
+        """Like `generate`, but returns a generation to be filled, and the ids that fill it as they are drawn."""
+        if self.model is None:
+            raise InputError("this session was made without a model and cannot generate: use Model.session()")
+        again = prompt is None  # the last token's logits are needed: it is run again
+        if again:
+            if not self.ids:
+                raise InputError("the session has no tokens to continue after: give a prompt")
+            require_stable(self._decoder.scheme, "a second run of the last token")
+            prompt = self.ids[-1:]
+        ids = self.model.encode(prompt)
+        stored = self.position - again
+        sampler = generation.check(len(ids), max_new_tokens, self._decoder.config.context, stored, **sampling)
+        made = Generation(prompt_tokens=len(ids))
+        return made, self._steps(made, ids, max_new_tokens, sampler, stored)
+
+    def _steps(self, made: Generation, ids: list[int], limit: int | None, sampler, stored: int) -> Iterator[int]:
+        if stored < self.position:
+            self.rewind(stored)
+        yield from generation.steps(self.model, self, made, ids, limit, sampler)
+
+    def share(self, ids: Sequence[int], pages: Sequence[int], stored: int) -> None:
+        """Make an empty session one of these tokens, of which the pages of others hold the first `stored`."""
+        self.adopt(pages)
+        self.ids, self._stored = list(ids), stored
+
+    def adopt(self, pages: Sequence[int]) -> None:
+        """Hold the given pages instead of this session's first ones, which hold the same keys and values."""
+        changed = None
+        for i, page in enumerate(pages):
+            if i < len(self._pages) and self._pages[i] == page:
+                continue
+            self._pool.retain(page)
+            if i < len(self._pages):
+                self._pool.release(self._pages[i])
+            self._pages[i : i + 1] = [page]
+            changed = i if changed is None else changed
+        if changed is not None:
+            self._address(changed)
+
+    def _place(self, at: int | None, what: str) -> int:
+        require_stable(self._decoder.scheme, what)
+        at = self.position if at is None else at
+        if isinstance(at, bool) or not isinstance(at, int | np.integer) or not 0 <= at <= self.position:
+            raise InputError(f"{what} at token {at!r}: allowed are whole numbers from 0 to {self.position}")
+        return int(at)
+
+    def _kept(self, at: int) -> int:
+        """How many of the first `at` tokens keep their keys and values: a part of an encoded page does not."""
+        kept = min(at, self._stored)
+        page, rows = divmod(kept, PAGE)
+        encoded = self._stored >= (page + 1) * PAGE and not self._pool.exact(page)
+        return kept - rows if encoded else kept
+
+    def _fitting(self, ids) -> np.ndarray:
+        ids, context = check_ids(ids, self._decoder.config.vocab), self._decoder.config.context
+        if self.position + len(ids) > context:
+            raise InputError(f"{self.position} + {len(ids)} tokens do not fit a context of {context}")
+        return ids
+
     def _reserve(self, tokens: int) -> None:
-        needed = -(-tokens // PAGE) - len(self._pages)
-        if needed > 0:
-            self._pages.extend(self._pool.acquire() for _ in range(needed))
-            self._addresses = np.array([self._pool.address(p) for p in self._pages], np.int64)
+        """Pages for so many tokens, the one that is written to first held by nobody else."""
+        place, rows = divmod(self._stored, PAGE)
+        if rows and self._pool.references(self._pages[place]) > 1:
+            own = self._pool.copy(self._pages[place], rows)
+            self._pool.release(self._pages[place])
+            self._pages[place] = own
+            self._address(place)
+        held = len(self._pages)
+        try:
+            while len(self._pages) * PAGE < tokens:
+                self._pages.append(self._pool.acquire())
+        except MemoryError:
+            self._trim(held)
+            raise
+        if len(self._pages) > held:
+            self._address(held)
+
+    def _trim(self, pages: int) -> None:
+        """Give back all but the first pages, the last one first: a cache must see a page go before those it follows."""
+        while len(self._pages) > pages:
+            self._pool.release(self._pages.pop())
+        self._addresses = self._addresses[:pages]
+
+    def _address(self, first: int) -> None:
+        fresh = [self._pool.address(p) for p in self._pages[first:]]
+        self._addresses = np.concatenate([self._addresses[:first], np.array(fresh, np.int64)])
 
     def close(self) -> None:
         """Give the pages back; the session is empty afterwards."""
-        while self._pages:
-            self._pool.release(self._pages.pop())
-        self.ids, self._addresses = [], np.empty(0, np.int64)
+        self.ids, self._stored = [], 0
+        self._trim(0)
 
     def __enter__(self) -> "Session":
         return self
@@ -81,7 +248,16 @@ class Session:
         self.close()
 
     def __del__(self):
-        self.close()
+        self._pool.drop(reversed(self._pages))
+
+
+def require_stable(scheme: Scheme, what: str) -> None:
+    """Raises InputError if logits under a scheme depend on how tokens are cut, so that nothing can be used again."""
+    if not scheme.chunk_stable:
+        raise InputError(
+            f"{what} is not possible under scheme {scheme.name!r}: its activation scale is shared by all tokens of a "
+            "call, so stored keys and values depend on the cut; allowed are schemes with scales by row or block"
+        )
 
 
 def check_ids(ids, vocab: int) -> np.ndarray:
