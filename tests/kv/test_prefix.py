@@ -163,7 +163,7 @@ class Requests(RuleBasedStateMachine):
 
 
 TestRequests = Requests.TestCase
-TestRequests.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestRequests.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 
 
 @pytest.mark.parametrize("scheme", ["fp32", "int8", "bfp8", "w8a12", "int8-hadamard", "int8+head"])
