@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,11 @@ class Model:
         return self._decoder.nbytes
 
     @property
+    def kernel_set(self) -> str:
+        """Name of the kernels that multiply the blocks' matrices; bits are promised within one set."""
+        return self._decoder.layers[0].qkv.weight.kernel_set.name
+
+    @property
     def fingerprint(self) -> str:
         """sha256 that binds K/V to weights, scheme, page format and tokenizer."""
         tokenizer = self.tokenizer.sha256 if self.tokenizer else ""
@@ -51,6 +57,23 @@ class Model:
     def session(self) -> Session:
         """A new, empty session."""
         return Session(self._decoder, self.pool, self)
+
+    def load_session(self, path: str | Path, key: bytes | None = None) -> Session:
+        """The session that `Session.save` wrote.
+
+        Parameters
+        ----------
+        path : of the file.
+        key : that it was signed with; None for one that is not signed.
+
+        Raises
+        ------
+        SnapshotError : damaged, changed, signed otherwise, or of another model, scheme or kernel set; before any page
+            is taken.
+        """
+        from cachequant.kv import snapshot
+
+        return snapshot.load(self, path, key)
 
     def head(self, hidden: np.ndarray) -> np.ndarray:
         """(T, width) final hidden states -> (T, V) float32 logits."""

@@ -5,6 +5,8 @@ only the last page of a branch ever is (copy-on-write blocks: PagedAttention, Kw
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +22,19 @@ if TYPE_CHECKING:
     from cachequant.decoder.model import Model
 
 LOGITS = ("last", "all", "hidden", "none")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A regeneration of a session's tokens from position `start` on.
+
+    ids : what was generated.
+    difference : the first position whose token differs or was not generated; None if all are the same.
+    """
+
+    start: int
+    ids: list[int]
+    difference: int | None
 
 
 class Session:
@@ -168,6 +183,44 @@ class Session:
         if stored < self.position:
             self.rewind(stored)
         yield from generation.steps(self.model, self, made, ids, limit, sampler)
+
+    def replay(self, from_token: int, **sampling) -> Replay:
+        """Generate again from a position on, in a branch, and compare with this session's tokens.
+
+        Parameters
+        ----------
+        from_token : from 1 to `position`; a draw repeats where its generation began.
+        **sampling : as for `generate`.
+
+        Raises
+        ------
+        InputError : `from_token` out of range, or bad sampling.
+        """
+        if from_token == 0:
+            raise InputError(f"replay from token 0: allowed are whole numbers from 1 to {self.position}")
+        with self.fork(from_token) as branch:
+            expected = self.ids[from_token:]
+            made = branch.generate(None, len(expected), **sampling).ids if expected else []
+        same = [a == b for a, b in zip(made, expected, strict=False)]
+        first = same.index(False) if False in same else len(made)
+        return Replay(int(from_token), made, None if first == len(expected) else int(from_token) + first)
+
+    def save(self, path: str | Path, key: bytes | None = None) -> None:
+        """Write the session to a file that `Model.load_session` reads; an existing one is replaced at the end.
+
+        Parameters
+        ----------
+        path : of the file.
+        key : signs it, so that it is only read with the same key.
+
+        Raises
+        ------
+        InputError : an empty key, or a scheme whose logits depend on how tokens were cut.
+        OSError : the file cannot be written.
+        """
+        from cachequant.kv import snapshot
+
+        snapshot.save(self, path, key)
 
     def share(self, ids: Sequence[int], pages: Sequence[int], stored: int) -> None:
         """Make an empty session one of these tokens, of which the pages of others hold the first `stored`."""
