@@ -42,12 +42,10 @@ class Attention:
         if kv_heads < 1 or heads < kv_heads or heads % kv_heads:
             raise InputError(f"{heads} query heads cannot share {kv_heads} key heads: give a multiple of at least one")
         self._coding = coding(kv, 1, kv_heads, head_dim, basis)
-        paged = self._coding.format.paged
-        codes = PagePool(1, kv_heads, head_dim, self._coding) if paged else None
-        self._table = PageTable(PagePool(1, kv_heads, head_dim), codes)
+        self._table = PageTable(PagePool(1, kv_heads, head_dim, self._coding))
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.position = 0
-        self._newest = self._table.reserve(0, 0)
+        self._newest = self._table.addresses()
         self._start = 0
 
     @property
@@ -60,8 +58,8 @@ class Attention:
         k, v = (self._checked(x, self.kv_heads, name) for x, name in ((k, "keys"), (v, "values")))
         if k.shape != v.shape:
             raise InputError(f"keys of shape {k.shape} and values of shape {v.shape} do not go together")
-        self._table.drop_exact()
-        self._newest = self._table.reserve(self.position, len(k))
+        self._table.settle()
+        self._newest = self._table.reserve(self.position, self.position + len(k))
         pages = self._newest
         attention.append(k, v, pages.exact, 0, self.position, pages.coded, pages.coding)
         self._start, self.position = self.position, self.position + len(k)

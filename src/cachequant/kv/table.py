@@ -1,16 +1,16 @@
 """The page table of one sequence: which pages it holds, and the addresses that the kernels read."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from cachequant.kv.formats import PAGE
-from cachequant.kv.pages import PagePool
+from cachequant.kv.pages import PAGE, PagePool
 
 _NONE = np.empty(0, np.int64)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Pages:
     """Addresses of the pages of one sequence, and how they are coded.
 
@@ -19,60 +19,105 @@ class Pages:
     coding : the numbers that `kernels.encode` describes; empty for a format without codes.
     """
 
-    exact: np.ndarray = field(default_factory=lambda: _NONE)
-    coded: np.ndarray = field(default_factory=lambda: _NONE)
-    coding: np.ndarray = field(default_factory=lambda: _NONE)
+    exact: np.ndarray
+    coded: np.ndarray = _NONE
+    coding: np.ndarray = _NONE
 
 
 class PageTable:
-    """Pages that a sequence holds.
+    """Pages that a sequence holds, in order.
 
-    Parameters
-    ----------
-    pool : of exact pages.
-    codes : of pages of codes, for a format that has them. A full page is kept as codes, but for the leading ones that
-        stay exact; its exact rows are needed until the pass that filled it is over.
+    A page that is being filled has exact rows. Where the format has codes, a pass that fills a page writes them as well
+    and still reads the exact rows; `settle` keeps the codes alone.
     """
 
-    def __init__(self, pool: PagePool, codes: PagePool | None = None):
-        self._pool, self._codes = pool, codes
-        self._exact: list[int | None] = []  # None where only codes are left
-        self._coded: list[int | None] = []  # None where there are no codes
+    def __init__(self, pool: PagePool):
+        self._pool = pool
+        self.pages: list[int] = []
+        self._fresh: dict[int, int] = {}  # pages of codes that a pass writes, by index
+        self._exact = self._coded = _NONE
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pages that are held, slack of the last one included."""
-        held = [(self._pool, self._exact), (self._codes, self._coded)]
-        return sum(pool.page_bytes * sum(p is not None for p in pages) for pool, pages in held if pool is not None)
+        """Bytes of the pages held, slack of the last one included, shared ones counted like others."""
+        return sum(self._pool.size(page) for page in self.pages)
 
-    def reserve(self, position: int, tokens: int) -> Pages:
-        """Room for `tokens` more after `position`, and where it is. Raises BudgetError where there is none."""
-        end = position + tokens
-        while len(self._exact) * PAGE < end:
-            self._exact.append(self._pool.acquire())
-            self._coded.append(None)
-        if self._codes is None:
-            return Pages(_addresses(self._pool, self._exact))
-        coding = self._codes.codes
-        for index in range(max(position // PAGE, coding.format.exact_pages), end // PAGE):
-            if self._coded[index] is None:
-                self._coded[index] = self._codes.acquire()
-        return Pages(_addresses(self._pool, self._exact), _addresses(self._codes, self._coded), coding.numbers)
+    def reserve(self, stored: int, end: int) -> Pages:
+        """Room for positions `stored` to `end`, held by nobody else, and where everything before it is.
 
-    def drop_exact(self) -> None:
-        """Give back the exact rows of pages that are coded."""
-        for index, page in enumerate(self._exact):
-            if page is not None and self._coded[index] is not None:
-                self._pool.release(page)
-                self._exact[index] = None
+        Raises
+        ------
+        BudgetError : there is no room; the table is as it was.
+        """
+        place, rows = divmod(stored, PAGE)
+        if rows and place < len(self.pages) and self._pool.references(self.pages[place]) > 1:
+            own = self._pool.copy(self.pages[place], rows)
+            self._pool.release(self.pages[place])
+            self.pages[place] = own
+            self._address(place)
+        held = len(self.pages)
+        try:
+            while len(self.pages) * PAGE < end:
+                self.pages.append(self._pool.acquire())
+            if self._pool.coding:
+                for index in range(max(place, self._pool.coding.format.exact_pages), end // PAGE):
+                    self._fresh[index] = self._pool.acquire(coded=True)
+        except MemoryError:
+            self._drop_fresh()
+            self.trim(held)
+            raise
+        self._address(held)
+        return self.addresses()
 
-    def close(self) -> None:
-        """Give all pages back."""
-        for pool, pages in ((self._pool, self._exact), (self._codes, self._coded)):
-            while pages:
-                if (page := pages.pop()) is not None:
-                    pool.release(page)
+    def addresses(self) -> Pages:
+        """Where everything is."""
+        if not self._pool.coding:
+            return Pages(self._exact)
+        coded = self._coded.copy()
+        for index, page in self._fresh.items():
+            coded[index] = self._pool.address(page)
+        return Pages(self._exact, coded, self._pool.coding.numbers)
 
+    def settle(self) -> None:
+        """Keep of the pages that the last pass filled their codes alone."""
+        for index, page in self._fresh.items():
+            self._pool.release(self.pages[index])
+            self.pages[index] = page
+        first = min(self._fresh, default=len(self.pages))
+        self._fresh.clear()
+        self._address(first)
 
-def _addresses(pool: PagePool, pages: list[int | None]) -> np.ndarray:
-    return np.array([0 if p is None else pool.address(p) for p in pages], np.int64)
+    def adopt(self, pages: Sequence[int]) -> None:
+        """Hold the given pages instead of the first ones, which hold the same keys and values."""
+        changed = None
+        for i, page in enumerate(pages):
+            if i < len(self.pages) and self.pages[i] == page:
+                continue
+            self._pool.retain(page)
+            if i < len(self.pages):
+                self._pool.release(self.pages[i])
+            self.pages[i : i + 1] = [page]
+            changed = i if changed is None else changed
+        if changed is not None:
+            self._address(changed)
+
+    def trim(self, pages: int) -> None:
+        """Give back all but the first pages, the last one first: a cache must see a page go before those it follows."""
+        self._drop_fresh()
+        while len(self.pages) > pages:
+            self._pool.release(self.pages.pop())
+        self._exact, self._coded = self._exact[:pages], self._coded[:pages]
+
+    def drop(self) -> None:
+        """Let the pool take everything back with its next call: for finalizers."""
+        self._pool.drop([*self._fresh.values(), *reversed(self.pages)])
+
+    def _drop_fresh(self) -> None:
+        while self._fresh:
+            self._pool.release(self._fresh.popitem()[1])
+
+    def _address(self, first: int) -> None:
+        fresh = np.array([self._pool.address(p) for p in self.pages[first:]], np.int64)
+        coded = np.array([self._pool.is_coded(p) for p in self.pages[first:]], bool)
+        self._exact = np.concatenate([self._exact[:first], np.where(coded, 0, fresh)])
+        self._coded = np.concatenate([self._coded[:first], np.where(coded, fresh, 0)])

@@ -30,18 +30,16 @@ class OurCache:
         layers, heads, kv_heads, d = geometry
         made = coding(kv, layers, kv_heads, d)
         self._keep, rng = made, np.random.default_rng(0)
-        self._table = PageTable(
-            PagePool(layers, kv_heads, d), PagePool(layers, kv_heads, d, made) if made.format.paged else None
-        )
+        self._table = PageTable(PagePool(layers, kv_heads, d, made))
         x = rng.standard_normal((FILL, 2 * kv_heads, d)).astype(np.float32)
         for start in range(0, tokens, FILL):
             count = min(FILL, tokens - start)
-            pages = self._table.reserve(start, count)
+            pages = self._table.reserve(start, start + count)
             for layer in range(layers):
                 k, v = x[:count, :kv_heads], x[:count, kv_heads:]
                 attention.append(k, v, pages.exact, layer, start, pages.coded, pages.coding)
-            self._table.drop_exact()
-        self._pages = self._table.reserve(tokens, 0)
+            self._table.settle()
+        self._pages = self._table.addresses()
         self._geometry, self._tokens = geometry, tokens
         self._q = rng.standard_normal((1, heads, d)).astype(np.float32)
         self._out, self._attend = np.empty_like(self._q), attention.attend
