@@ -1,8 +1,8 @@
 """The page pool: fixed-size, reference-counted blocks of keys and values (PagedAttention, Kwon et al. 2023, section 4).
 
 A page holds 32 tokens of every layer in the layout that `kernels.attention` reads: their exact rows, or codes of them.
-Pages of one kind come from one arena of large slabs, so an address never moves while its page is held. Sharing a page is
-counting one more reference.
+Pages of one kind come from one arena of large slabs, so an address never moves while its page is held. Sharing a page
+is counting one more reference.
 """
 
 from collections import OrderedDict, deque

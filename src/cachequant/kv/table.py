@@ -1,7 +1,7 @@
 """The page table of one sequence: which pages it holds, and the addresses that the kernels read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,8 +20,8 @@ class Pages:
     """
 
     exact: np.ndarray
-    coded: np.ndarray = _NONE
-    coding: np.ndarray = _NONE
+    coded: np.ndarray = field(default_factory=lambda: _NONE)
+    coding: np.ndarray = field(default_factory=lambda: _NONE)
 
 
 class PageTable:
