@@ -5,6 +5,13 @@ from functools import cache
 import numpy as np
 import pytest
 
+from cachequant import schemes
+from cachequant.assets.store import ModelAsset
+from cachequant.decoder.config import DecoderConfig
+from cachequant.decoder.forward import Decoder
+from cachequant.decoder.model import Model
+from cachequant.decoder.weights import Weights, tensor_shapes
+
 GPT2 = dict(
     model_type="gpt2", vocab_size=131, n_positions=96, n_embd=40, n_layer=2, n_head=5,
     bos_token_id=None, eos_token_id=None,
@@ -24,6 +31,7 @@ TINY = {
     "llama-biases": LLAMA | dict(attention_bias=True, mlp_bias=True),
     "llama3-rope": LLAMA | dict(rope_parameters=LLAMA3 | {"rope_theta": 10000.0}),
     "llama-linear-rope": LLAMA | dict(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}),
+    "llama-coded": LLAMA | dict(hidden_size=64, num_attention_heads=4, head_dim=16),
     "qwen2": LLAMA | dict(model_type="qwen2", num_attention_heads=6, hidden_size=48, head_dim=8),
 }  # fmt: skip
 
@@ -64,3 +72,14 @@ def random_splits(rng: np.random.Generator, length: int, parts: int) -> list[sli
     """Cuts [0, length) at random places."""
     cuts = np.sort(rng.choice(np.arange(1, length), parts - 1, replace=False))
     return [slice(a, b) for a, b in zip([0, *cuts], [*cuts, length], strict=True)]
+
+
+def random_model(scheme: str = "fp32", context: int = 256, tokenizer=None, chat_template=None, **changes) -> Model:
+    """A llama with 61 tokens, two layers and seeded random weights; `changes` are of its configuration."""
+    shape = dict(width=32, layers=2, heads=4, kv_heads=2, head_dim=8, ffn=48, norm_eps=1e-5, tied=True)
+    fields = shape | dict(family="llama", activation="silu", rope_theta=1e4, vocab=61) | changes
+    config, rng = DecoderConfig(context=context, **fields), np.random.default_rng(7)
+    tensors = {n: rng.standard_normal(s, np.float32) * np.float32(0.3) for n, s in tensor_shapes(config).items()}
+    weights = Weights(tensors, "7" * 64)
+    asset = ModelAsset("random", config, weights, tokenizer, "7" * 64, True, chat_template, {})
+    return Model(asset, Decoder(config, weights, schemes.get(scheme)))

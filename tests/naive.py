@@ -53,3 +53,28 @@ def matmul_weights(x, w_codes, w_steps, block, bias=None, residual=None):
         sums = matmul_fp32(x[:, part], w_codes[:, part].astype(np.float32))
         total = sums * w_steps[None, :, b] if block >= k else fma(sums, w_steps[None, :, b], total)
     return _finished(total, bias, residual)
+
+
+class NaivePrefixCache:
+    """What a prefix cache of pages of `page` tokens may hold: token strings, each without a limit."""
+
+    def __init__(self, page: int = 32):
+        self.page, self.strings = page, set()
+
+    def insert(self, ids):
+        ids = tuple(ids)
+        self.strings |= {ids[:end] for end in (*range(self.page, len(ids), self.page), len(ids)) if end}
+
+    def match(self, ids):
+        """Longest prefix that `ids` shares with a string, tokens compared one by one."""
+        best = 0
+        for string in self.strings:
+            shared = 0
+            while shared < min(len(string), len(ids)) and string[shared] == ids[shared]:
+                shared += 1
+            best = max(best, shared)
+        return best
+
+    def keep(self, strings):
+        """Forget what is not in `strings`, whole or at the beginning of one of them."""
+        self.strings = {s for s in self.strings if any(t[: len(s)] == s for t in strings)}

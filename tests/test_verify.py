@@ -15,7 +15,7 @@ from helpers import checkpoint
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = str(tmp_path_factory.mktemp("models"))
-    return {name: checkpoint(name, root) for name in ("gpt2", "llama-odd-heads-untied")}
+    return {name: checkpoint(name, root) for name in ("gpt2", "llama-odd-heads-untied", "llama-coded")}
 
 
 @pytest.fixture
@@ -42,6 +42,13 @@ def test_everything_passes(folders, name):
     assert wanted - set(names) == set()
     assert not any("tensor-exact" in n or n.endswith("int8-tensor") for n in names if not n.startswith("round trip"))
     assert [done for done, _, _ in seen] == list(range(seen[0][1]))
+
+
+def test_page_formats_are_checked_where_they_fit(folders, quick):
+    names = {c.name for c in verify.verify(folders["llama-coded"]).checks if c.ok}
+    for kv in ("fp16", "int8", "k4v4", "k4v3", "k3v3", "k2v2"):
+        assert {f"{what} pages {kv} (2 layers)" for what in ("chunking", "threads", "branch", "snapshot")} <= names
+    assert "distortion of 2 bits, pages k2v2 (2 layers)" in names
 
 
 def test_the_json_form(folders, quick):

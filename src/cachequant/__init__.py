@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "load": "cachequant.decoder.model",
     "Model": "cachequant.decoder.model",
+    "PrefixCache": "cachequant.kv.prefix",
     "Session": "cachequant.kv.session",
     "Scheme": "cachequant.schemes",
 }

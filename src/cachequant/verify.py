@@ -12,6 +12,8 @@ import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from cachequant.decoder.calibration import build
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.model import Model
 from cachequant.kernels import gemm, selfcheck
+from cachequant.kv import codec, formats
+from cachequant.kv.codec import GRANULE
 from cachequant.schemes import Quantizer, Scheme
 
 LOGIT_LIMIT = 1e-3  # largest difference to transformers' logits, and smallest difference that is not a tie
@@ -29,6 +33,9 @@ HALF_STEP_LIMIT = 1.001  # quantization error in half steps; beyond 1 only by fl
 PARITY_TOKENS, PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 512, 8, 32, 64
 C1_TOKENS = 272  # crosses boundaries of pages (32) and of an attention segment (256)
 GRID_LAYERS = 2
+PAGES_UNDER = schemes.get("int8")  # the scheme under which page formats are checked
+# most relative squared error of a Gaussian vector of 64: 2 % above what the searched scale reaches
+DISTORTION = {2: 1.02 * 0.111, 3: 1.02 * 0.0296, 4: 1.02 * 0.0072}
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,36 @@ def _steps(
     for s in grid_schemes():
         name = f"{s.name} ({few.layers} layers)"
         steps[name] = lambda s=s, name=name: _determinism(short.under(s), name, ids, "hidden")
+    for kv in page_formats(asset.config):
+        name = f"pages {kv} ({few.layers} layers)"
+        steps[name] = lambda kv=kv, name=name: _pages(short.under(PAGES_UNDER).with_kv(kv, "none"), name, ids)
     return steps
+
+
+def page_formats(config: DecoderConfig) -> list[str]:
+    """Page formats beside float32 that fit a model's head size."""
+    return [name for name in formats.NAMES if name != "fp32" and config.head_dim % GRANULE == 0]
+
+
+def _pages(model: Model, name: str, ids: list[int]) -> Iterator[Check]:
+    """Contract C1 over coded pages; a branch and a saved session go on with the same bits; distortion of the codes."""
+    yield from _determinism(model, name, ids, "hidden")
+    ids = ids[:C1_TOKENS]
+    want, cut = _outputs(model, "hidden", ids, [len(ids)])[-1:], len(ids) // 2
+    with TemporaryDirectory() as folder, model.session() as session:
+        session.extend(ids, "none")
+        session.save(Path(folder) / "session")
+        with session.fork(cut) as branch:
+            differing = _differing(branch.extend(ids[cut:], "hidden")[-1:], want)
+        yield Check(f"branch {name}", differing == 0, differing, 0)
+        with model.load_session(Path(folder) / "session") as restored:
+            restored.rewind(len(ids) - 1)
+            differing = _differing(restored.extend(ids[-1:], "hidden"), want)
+        yield Check(f"snapshot {name}", differing == 0, differing, 0)
+    for bits in sorted({b for b in model.kv.sides if b in DISTORTION}):
+        y = np.random.default_rng(0).standard_normal((4096, 64)).astype(np.float32)
+        error = float(((codec.decode(*codec.encode(y, bits), bits) - y) ** 2).sum() / (y**2).sum())
+        yield Check(f"distortion of {bits} bits, {name}", error <= DISTORTION[bits], error, DISTORTION[bits])
 
 
 class _Models:

@@ -8,7 +8,8 @@ import pytest
 
 COMMANDS = [
     [], ["generate"], ["perplexity"], ["bench"], ["bench", "decode"], ["bench", "gemm"], ["doctor"], ["verify"],
-    ["materialize"], ["cache"], ["cache", "ls"], ["cache", "clear"], ["run"],
+    ["materialize"], ["cache"], ["cache", "ls"], ["cache", "clear"], ["run"], ["session"],
+    ["session", "info"], ["session", "verify"], ["session", "replay"], ["session", "compare"],
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "numba", "numpy", "matplotlib", "datasets", "huggingface_hub", "gguf", "rich", "yaml"}
 
@@ -24,7 +25,7 @@ def test_help_shows_an_example(command, cli):
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: " ".join(c) or "root")
 def test_every_command_but_groups_has_json(command, cli):
     _, out, _ = cli(*command, "--help")
-    assert ("--json" in out) == (command not in ([], ["bench"], ["cache"]))
+    assert ("--json" in out) == (command not in ([], ["bench"], ["cache"], ["session"]))
 
 
 def test_help_imports_nothing_that_computes():

@@ -12,11 +12,24 @@ from typing import Annotated
 import typer
 
 import cachequant
-from cachequant.cli import bench, cache, doctor, generate, materialize, output, perplexity, profile, run, verify
+from cachequant.cli import (
+    bench,
+    cache,
+    doctor,
+    generate,
+    materialize,
+    memory,
+    output,
+    perplexity,
+    profile,
+    run,
+    session,
+    verify,
+)
 from cachequant.errors import CachequantError
 
 app = typer.Typer(name="cachequant", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-for module in (generate, perplexity, bench, profile, doctor, verify, materialize, cache, run):
+for module in (generate, perplexity, bench, profile, memory, doctor, verify, materialize, cache, session, run):
     module.register(app)
 
 

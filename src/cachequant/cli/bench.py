@@ -6,7 +6,15 @@ import typer
 
 from cachequant.cli import loading, output
 
-METRICS = ("prefill_tok_s", "decode_tok_s", "gops", "gb_s", "bandwidth_fraction")  # of the table; --json has all
+METRICS = (
+    "prefill_tok_s",
+    "decode_tok_s",
+    "gops",
+    "gb_s",
+    "bandwidth_fraction",
+    "speed",
+    "bytes",
+)  # of the table; --json has all
 
 app = typer.Typer(rich_markup_mode=None)
 Arms = Annotated[str | None, typer.Option(help="Names with commas between them; default: those of the study.")]
@@ -72,6 +80,28 @@ def gemm(
 
     with output.quiet(json), output.progress("measuring", json) as report:
         found = bench.gemm(_names(arms), model, rows, repeats, threads, report)
+    output.show(found, json, _print)
+
+
+@app.command(epilog=output.example("cachequant bench attention --arms sdpa-fp32,kv-fp32,kv-k4v4 --context 8192 --json"))
+def attention(
+    arms: Arms = None,
+    model: Annotated[str, typer.Option(help="Whose layers and heads are taken.")] = "smollm2-135m",
+    context: Annotated[int, typer.Option(min=1, help="Cached tokens.")] = 4096,
+    repeats: Repeats = 5,
+    threads: output.Threads = None,
+    json: output.Json = False,
+) -> None:
+    """Attention of one new token over a cache, all layers, keys and values out of memory.
+
+    Arms are sdpa-fp32 (torch) and kv- with a page format, such as kv-fp32, kv-k4v4.
+    """
+    from cachequant.study import bench
+
+    with output.quiet(json):
+        loading.resolve_model(model, json)
+        with output.progress("measuring", json) as report:
+            found = bench.attention(_names(arms), model, context, repeats, threads, report)
     output.show(found, json, _print)
 
 

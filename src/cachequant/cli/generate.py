@@ -10,7 +10,7 @@ from cachequant.cli import loading, output
 from cachequant.errors import InputError
 
 EXAMPLES = (
-    'cachequant generate "The history of Paris" --scheme int8 --max-new-tokens 50 --stream',
+    'cachequant generate "The history of Paris" --scheme int8 --kv k4v4 --max-new-tokens 50 --stream',
     "cachequant generate --model gpt2-random --ids 1,2,3 --max-new-tokens 20 --json",
 )
 
@@ -25,6 +25,8 @@ def generate(
     model: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
     scheme: Annotated[str, typer.Option(help="Number format: fp32, int8, w8a12, bfp8, ..., auto.")] = "fp32",
     head: Annotated[str | None, typer.Option(help="Format of the output projection: int8, int8-block32.")] = None,
+    kv: output.Kv = "fp32",
+    calibration: output.Calibration = "auto",
     max_new_tokens: Annotated[int | None, typer.Option(help="Stop after this many; default: context limit.")] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Draw from the k most likely tokens.")] = None,
@@ -45,8 +47,8 @@ def generate(
     given = prompt if ids is None else parse_ids(ids)
     sampling = dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     with output.quiet(json):
-        _check(model, scheme, head, given, sampling, json)
-        loaded = cachequant.load(model, scheme, head, threads)
+        _check(model, scheme, head, kv, calibration, given, sampling, json)
+        loaded = cachequant.load(model, scheme, head, threads, kv, calibration)
         generation, steps = loaded.start(given, max_new_tokens, **sampling)
         if stream:
             _print(loaded, steps)
@@ -72,6 +74,7 @@ def describe(model, generation) -> dict[str, Any]:
         "model": model.name,
         "random_weights": model.random,
         "scheme": model.scheme.name,
+        "kv": model.kv.name,
         "ids": generation.ids,
         "text": generation.text if model.tokenizer else None,
         "stop_reason": generation.stop_reason,
@@ -81,12 +84,17 @@ def describe(model, generation) -> dict[str, Any]:
     }
 
 
-def _check(model: str, scheme: str, head: str | None, given: str | list[int], sampling: dict, json: bool) -> None:
+def _check(
+    model: str, scheme: str, head: str | None, kv: str, calibration: str, given: str | list[int], sampling: dict,
+    json: bool,
+) -> None:  # fmt: skip
     """Every check that needs no packed weights."""
     from cachequant import schemes
     from cachequant.decoder.sampling import Sampler
+    from cachequant.kv import formats
+    from cachequant.kv.calibration import check_calibration
 
-    schemes.get(scheme, head)
+    schemes.get(scheme, head), formats.get(kv), check_calibration(calibration)
     Sampler(**sampling)
     loading.resolve_model(model, json, "give token ids with --ids 1,2,3" if isinstance(given, str) else None)
 
@@ -108,7 +116,8 @@ def _text(found: dict[str, Any]) -> None:
 
 def _summary(found: dict[str, Any]) -> None:
     name = found["model"] + (" (random weights)" if found["random_weights"] else "")
-    parts = [f"{name}, {found['scheme']}: {len(found['ids'])} tokens ({found['stop_reason']})"]
+    pages = "" if found["kv"] == "fp32" else f", pages {found['kv']}"
+    parts = [f"{name}, {found['scheme']}{pages}: {len(found['ids'])} tokens ({found['stop_reason']})"]
     for label, key in (("prefill", "prefill_tok_s"), ("decode", "decode_tok_s")):
         if found[key] is not None:
             parts.append(f"{label} {found[key]:.1f} tok/s")

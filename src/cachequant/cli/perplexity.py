@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 def perplexity(
     model: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
     scheme: Annotated[str, typer.Option(help="Number format: fp32, int8, w8a12, bfp8, int8+head, ..., auto.")] = "int8",
-    kv: Annotated[str, typer.Option(help="Page format of keys and values: fp32.")] = "fp32",
+    kv: output.Kv = "fp32",
     text: Annotated[
         str | None,
         typer.Option(
@@ -26,6 +26,7 @@ def perplexity(
     window: Annotated[int, typer.Option(help="Tokens of a window; windows do not overlap.")] = 1024,
     tokens: Annotated[int, typer.Option(help="Tokens from the start of the text.")] = 4096,
     against: Annotated[str | None, typer.Option(help="Compare with this, token by token: fp32.")] = None,
+    calibration: output.Calibration = "auto",
     threads: output.Threads = None,
     json: output.Json = False,
 ) -> None:
@@ -34,15 +35,17 @@ def perplexity(
     Perplexity, and with --against fp32 the change, KL divergence and how often the best tokens agree.
     No beginning-of-text token; all but the first token of a window are scored.
     """
+    from cachequant.kv import formats
+    from cachequant.kv.calibration import check_calibration
     from cachequant.study import quality
 
-    schemes.get(scheme)
+    schemes.get(scheme), formats.get(kv), check_calibration(calibration)
     with output.quiet(json):
         loading.resolve_model(model, json, "perplexity needs a trained model and its tokenizer")
         with output.progress("scoring", json) as report:
             found = quality.perplexity(
                 model, scheme=scheme, kv=kv, text=text, window=window, tokens=tokens, against=against, threads=threads,
-                progress=report,
+                calibration=calibration, progress=report,
             )  # fmt: skip
     output.show(found, json, _print)
 

@@ -7,6 +7,7 @@ import numpy as np
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.linear import PackedLinear
 from cachequant.kernels import gemm, native, passes
+from cachequant.kv.table import Pages
 
 _NOTHING = np.empty((0, 0), np.float32)
 
@@ -46,14 +47,14 @@ class Blocks:
             len({m.weight.kernel_set for m in linears}) == 1
         )
 
-    def run(self, x: np.ndarray, pages: np.ndarray, start: int) -> None:
+    def run(self, x: np.ndarray, pages: Pages, start: int) -> None:
         """The (T, width) float32 hidden states of positions start, ... through all blocks, in place.
 
-        pages : (P,) int64 addresses of pages with room for start + T tokens.
+        pages : with room for start + T tokens.
         """
         passes.run(
-            self._table, self._program, self._shape, self._eps, self._scale, x, self._widths, pages, start,
-            self._cos, self._sin,
+            self._table, self._program, self._shape, self._eps, self._scale, x, self._widths, pages.exact, start,
+            self._cos, self._sin, pages.coded, pages.coding,
         )  # fmt: skip
 
     def _block(self, layer) -> list[int]:

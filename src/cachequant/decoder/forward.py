@@ -4,8 +4,10 @@ Written against NumPy arrays and the kernels only. Every row of a chunk goes thr
 the other rows, so logits are bit-identical however a prompt is cut (contract C1), for every chunk-stable scheme.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 
@@ -13,10 +15,12 @@ from cachequant.decoder.blocks import Blocks
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.linear import PackedLinear, pack, pack_head
 from cachequant.kernels import attention, gemm, pointwise
+from cachequant.kv.table import Pages
 from cachequant.schemes import Scheme
 
 SITES = ("qkv", "output", "up", "down")  # the inputs of a block's matrices
 CHUNK = 512  # tokens a pass: bounds the scratch memory of a long prefill
+_TURN = Lock()  # kernels take every core and do not stand being entered by two threads: passes run one after the other
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +80,7 @@ class Decoder:
         shared: "Decoder | None" = None,
         largest: Mapping[tuple[int, str], np.ndarray] | None = None,
     ):
-        self.config, self.scheme = config, scheme
+        self.config, self.scheme, self._see = config, scheme, None
         if scheme.transform:
             for k in (config.width, config.attention_width, config.ffn):
                 scheme.transform.check(k)  # before anything is packed
@@ -126,13 +130,20 @@ class Decoder:
         """Bytes of packed matrices and biases, with the head (an untied float32 embedding is read a row at a time)."""
         return sum(layer.nbytes for layer in self.layers) + self.head.nbytes
 
-    def forward(self, ids: np.ndarray, pages: np.ndarray, start: int) -> np.ndarray:
+    def watched(self, see: Callable[[int, np.ndarray, np.ndarray, np.ndarray], None]) -> "Decoder":
+        """The same decoder, which shows `see(layer, q, k, v)` what attention gets: (T, heads, head_dim), positions
+        rotated in."""
+        other = copy(self)
+        other.layers, other._see = list(self.layers), see
+        return other
+
+    def forward(self, ids: np.ndarray, pages: Pages, start: int) -> np.ndarray:
         """Append tokens at positions `start`, ... to the pages and return their final hidden states.
 
         Parameters
         ----------
         ids : (T,) int64 token ids.
-        pages : (P,) int64 base addresses of pages with room for start + T tokens.
+        pages : with room for start + T tokens.
         start : absolute position of the first token.
 
         Returns
@@ -140,12 +151,14 @@ class Decoder:
         (T, width) float32, after the final norm.
         """
         chunk = CHUNK if self.scheme.chunk_stable else len(ids)
-        parts = [self._forward(ids[i : i + chunk], pages, start + i) for i in range(0, len(ids), chunk)]
+        with _TURN:
+            parts = [self._forward(ids[i : i + chunk], pages, start + i) for i in range(0, len(ids), chunk)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
         """(T, width) final hidden states -> (T, V) float32 logits."""
-        return self.head(hidden)
+        with _TURN:
+            return self.head(hidden)
 
     def _embed(self, ids: np.ndarray, start: int) -> np.ndarray:
         if self.config.tied and self.scheme.head is not None:
@@ -156,7 +169,7 @@ class Decoder:
             x += self._positions[start : start + len(ids)]
         return x
 
-    def _forward(self, ids: np.ndarray, pages: np.ndarray, start: int) -> np.ndarray:
+    def _forward(self, ids: np.ndarray, pages: Pages, start: int) -> np.ndarray:
         x = self._embed(ids, start)
         if self._blocks is not None and self._blocks.layers is self.layers:
             self._blocks.run(x, pages, start)
@@ -164,22 +177,24 @@ class Decoder:
             x = self.step_by_step(x, pages, start)
         return self.final_norm(x)
 
-    def step_by_step(self, x: np.ndarray, pages: np.ndarray, start: int) -> np.ndarray:
+    def step_by_step(self, x: np.ndarray, pages: Pages, start: int) -> np.ndarray:
         """What `Blocks.run` does, kernel by kernel and bit for bit: for layers that something was put in front of."""
         for i, layer in enumerate(self.layers):
             x = layer.output(self._attention(i, layer, x, pages, start), residual=x)
             x = layer.down(self._activate(layer.up(layer.mlp_norm(x))), residual=x)
         return x
 
-    def _attention(self, i: int, layer: Layer, x: np.ndarray, pages: np.ndarray, start: int) -> np.ndarray:
+    def _attention(self, i: int, layer: Layer, x: np.ndarray, pages: Pages, start: int) -> np.ndarray:
         c, tokens = self.config, len(x)
         qkv = layer.qkv(layer.attn_norm(x)).reshape(tokens, c.heads + 2 * c.kv_heads, c.head_dim)
         if c.rope_theta is not None:
             pointwise.rope(qkv[:, : c.heads + c.kv_heads], self._cos, self._sin, start)
         q, k, v = qkv[:, : c.heads], qkv[:, c.heads : -c.kv_heads], qkv[:, -c.kv_heads :]  # (T, heads, head_dim)
-        attention.append(k, v, pages, i, start)
+        if self._see is not None:
+            self._see(i, q, k, v)
+        attention.append(k, v, pages.exact, i, start, pages.coded, pages.coding)
         out = np.empty((tokens, c.heads, c.head_dim), np.float32)
-        attention.attend(q, pages, i, start, c.kv_heads, c.head_dim**-0.5, out)
+        attention.attend(q, pages.exact, i, start, c.kv_heads, c.head_dim**-0.5, out, pages.coded, pages.coding)
         return out.reshape(tokens, -1)
 
     def _activate(self, up: np.ndarray) -> np.ndarray:

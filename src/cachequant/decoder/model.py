@@ -1,9 +1,9 @@
 """A model to generate with: decoder, tokenizer and page pool behind one object."""
 
 import hashlib
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,44 +11,31 @@ from cachequant import kernels, schemes
 from cachequant.assets import models
 from cachequant.decoder.calibration import build
 from cachequant.decoder.forward import Decoder
+from cachequant.decoder.generation import Generation, check, steps
 from cachequant.decoder.sampling import Sampler
-from cachequant.errors import InputError
+from cachequant.errors import CachequantError, InputError
+from cachequant.kv import formats
+from cachequant.kv.calibration import basis_for
+from cachequant.kv.coding import Coding, coding
+from cachequant.kv.formats import PageFormat
 from cachequant.kv.pages import PagePool
 from cachequant.kv.session import Session, check_ids
 from cachequant.schemes import Scheme
 
-END_OF_TEXT, TOKEN_LIMIT, CONTEXT_LIMIT = "end_of_text", "token_limit", "context_limit"
-
-
-@dataclass
-class Generation:
-    """What one call generated.
-
-    ids : the new token ids, an end-of-text token not included.
-    text : the new text (empty for a model without a tokenizer).
-    stop_reason : ``end_of_text``, ``token_limit`` or ``context_limit``.
-    prompt_tokens : length of the prompt.
-    prefill_seconds : forward pass of the prompt, to its last logits.
-    token_seconds : forward pass of each further token; the first new token comes from the prefill.
-    """
-
-    prompt_tokens: int
-    ids: list[int] = field(default_factory=list)
-    text: str = ""
-    stop_reason: str = ""
-    prefill_seconds: float = 0.0
-    token_seconds: list[float] = field(default_factory=list)
+if TYPE_CHECKING:
+    from cachequant.kv.prefix import PrefixCache
 
 
 class Model:
     """Decoder, tokenizer and pages of one model under one scheme; made by `load`."""
 
-    def __init__(self, asset: models.ModelAsset, decoder: Decoder):
+    def __init__(self, asset: models.ModelAsset, decoder: Decoder, pages: Coding | None = None):
         self._asset, self._decoder = asset, decoder
         self.name, self.config, self.tokenizer = asset.name, asset.config, asset.tokenizer
         self.scheme, self.random, self.sha256 = decoder.scheme, asset.random, asset.sha256
         c = asset.config
-        self.pool = PagePool(c.layers, c.kv_heads, c.head_dim)
+        self.pages = pages or coding("fp32", c.layers, c.kv_heads, c.head_dim)
+        self.pool = PagePool(c.layers, c.kv_heads, c.head_dim, self.pages)
 
     @property
     def weight_bytes(self) -> int:
@@ -56,20 +43,51 @@ class Model:
         return self._decoder.nbytes
 
     @property
+    def kv(self) -> PageFormat:
+        """How pages of keys and values are stored."""
+        return self.pages.format
+
+    @property
+    def kernel_set(self) -> str:
+        """Name of the kernels that multiply the blocks' matrices; bits are promised within one set."""
+        return self._decoder.layers[0].qkv.weight.kernel_set.name
+
+    @property
     def fingerprint(self) -> str:
         """sha256 that binds K/V to weights, scheme, page format and tokenizer."""
         tokenizer = self.tokenizer.sha256 if self.tokenizer else ""
-        parts = (self.sha256, repr(self.scheme), self.pool.format, tokenizer)
+        parts = (self.sha256, repr(self.scheme), self.pages.fingerprint, tokenizer)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def with_scheme(self, scheme: str | Scheme, head: str | None = None) -> "Model":
         """The same model under another scheme; parts that do not change are shared, not copied."""
         scheme = schemes.get(scheme, head)
-        return Model(self._asset, build(self._asset, scheme, self._decoder))
+        return Model(self._asset, build(self._asset, scheme, self._decoder), self.pages)
+
+    def with_kv(self, kv: str | PageFormat, calibration: str = "auto") -> "Model":
+        """The same model with another page format; weights are shared, not copied."""
+        return Model(self._asset, self._decoder, _pages(self._asset, self._decoder, kv, calibration))
 
     def session(self) -> Session:
         """A new, empty session."""
-        return Session(self._decoder, self.pool)
+        return Session(self._decoder, self.pool, self)
+
+    def load_session(self, path: str | Path, key: bytes | None = None) -> Session:
+        """The session that `Session.save` wrote.
+
+        Parameters
+        ----------
+        path : of the file.
+        key : that it was signed with; None for one that is not signed.
+
+        Raises
+        ------
+        SnapshotError : damaged, changed, signed otherwise, or of another model, scheme or kernel set; before any page
+            is taken.
+        """
+        from cachequant.kv import snapshot
+
+        return snapshot.load(self, path, key)
 
     def head(self, hidden: np.ndarray) -> np.ndarray:
         """(T, width) final hidden states -> (T, V) float32 logits."""
@@ -83,13 +101,21 @@ class Model:
             prompt = self.tokenizer.encode(prompt)
         return check_ids(prompt if len(prompt) else np.empty(0, np.int64), self.config.vocab).tolist()
 
-    def generate(self, prompt: str | list[int], max_new_tokens: int | None = None, **sampling) -> Generation:
+    def generate(
+        self,
+        prompt: str | list[int],
+        max_new_tokens: int | None = None,
+        cache: "PrefixCache | None" = None,
+        **sampling,
+    ) -> Generation:
         """Continue a prompt.
 
         Parameters
         ----------
         prompt : text, or token ids (at least one).
         max_new_tokens : at least 1, and prompt + max_new_tokens has to fit the context; None runs to the context limit.
+        cache : keys and values of earlier prompts and answers; what the prompt shares with them is not computed again,
+            which changes the time and no bit of the output.
         **sampling : `temperature`, `top_k`, `top_p`, `seed` of `Sampler`; greedy by default.
 
         Raises
@@ -97,76 +123,71 @@ class Model:
         InputError : bad arguments, before any compute.
         NumericsError : non-finite logits.
         """
-        generation, steps = self.start(prompt, max_new_tokens, **sampling)
-        for _ in steps:
+        generation, drawn = self.start(prompt, max_new_tokens, cache, **sampling)
+        for _ in drawn:
             pass
         return generation
 
-    def stream(self, prompt: str | list[int], max_new_tokens: int | None = None, **sampling) -> Iterator[str]:
+    def stream(
+        self,
+        prompt: str | list[int],
+        max_new_tokens: int | None = None,
+        cache: "PrefixCache | None" = None,
+        **sampling,
+    ) -> Iterator[str]:
         """Like `generate`, but yields pieces of text as they come, never a part of a character."""
-        generation, steps = self.start(prompt, max_new_tokens, **sampling)
+        generation, drawn = self.start(prompt, max_new_tokens, cache, **sampling)
         if self.tokenizer is None:
             raise InputError(f"{self.name} has no tokenizer: use generate() with token ids")
-        return self._pieces(steps)
-
-    def _pieces(self, steps: Iterator[int]) -> Iterator[str]:
-        stream = self.tokenizer.stream()
-        for token in steps:
-            if piece := stream.feed(token):
-                yield piece
-        if piece := stream.finish():
-            yield piece
+        return self.tokenizer.pieces(drawn)
 
     def start(
-        self, prompt: str | list[int], max_new_tokens: int | None = None, **sampling
+        self,
+        prompt: str | list[int],
+        max_new_tokens: int | None = None,
+        cache: "PrefixCache | None" = None,
+        **sampling,
     ) -> tuple[Generation, Iterator[int]]:
         """Like `generate`, but returns a generation to be filled, and the ids that fill it as they are drawn."""
-        ids, context = self.encode(prompt), self.config.context
-        unknown = set(sampling) - {"temperature", "top_k", "top_p", "seed"}
-        if unknown:
-            raise InputError(f"unknown argument {sorted(unknown)[0]!r}; allowed: temperature, top_k, top_p, seed")
-        sampler = Sampler(**sampling)
-        if len(ids) > context:
-            raise InputError(f"the prompt has {len(ids)} tokens; the context holds {context}")
-        if max_new_tokens is not None:
-            if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-                raise InputError(f"max_new_tokens {max_new_tokens!r} has to be a whole number >= 1, or None")
-            if len(ids) + max_new_tokens > context:
-                raise InputError(
-                    f"a prompt of {len(ids)} and max_new_tokens={max_new_tokens} do not fit the context of {context}; "
-                    f"at most {context - len(ids)} new tokens do, None runs to the limit"
-                )
+        ids = self.encode(prompt)
+        sampler = check(len(ids), max_new_tokens, self.config.context, 0, **sampling)
+        if cache is not None:
+            cache.require(self)
         generation = Generation(prompt_tokens=len(ids))
-        return generation, self._steps(generation, ids, max_new_tokens, sampler)
+        return generation, self._steps(generation, ids, max_new_tokens, sampler, cache)
 
-    def _steps(self, generation: Generation, ids: list[int], limit: int | None, sampler: Sampler) -> Iterator[int]:
-        """Yields new ids as they are chosen and fills `generation`."""
-        room = self.config.context - len(ids)
-        generator, eos = sampler.generator(), self.config.eos_ids
-        with self.session() as session:
-            while True:
-                if len(generation.ids) == (room if limit is None else limit):
-                    generation.stop_reason = CONTEXT_LIMIT if limit is None else TOKEN_LIMIT
-                    break
-                clock = time.perf_counter()
-                logits = session.extend(generation.ids[-1:] or ids)
-                seconds = time.perf_counter() - clock
-                if generation.ids:
-                    generation.token_seconds.append(seconds)
-                else:
-                    generation.prefill_seconds = seconds
-                token = sampler.choose(logits, generator)
-                if token in eos:
-                    generation.stop_reason = END_OF_TEXT
-                    break
-                generation.ids.append(token)
-                yield token
-        if self.tokenizer:
-            generation.text = self.tokenizer.decode(generation.ids)
+    def _steps(
+        self,
+        generation: Generation,
+        ids: list[int],
+        limit: int | None,
+        sampler: Sampler,
+        cache: "PrefixCache | None",
+    ) -> Iterator[int]:
+        if cache is None:
+            with self.session() as session:
+                yield from steps(self, session, generation, ids, limit, sampler)
+            return
+        session, generation.cache = cache.session(ids)
+        sound = True
+        with session:
+            try:
+                yield from steps(self, session, generation, ids[session.position :], limit, sampler)
+            except CachequantError:
+                sound = False
+                raise
+            finally:  # also what was stored when the caller stopped early
+                if sound:
+                    cache.insert(session, generation.cache)
 
 
 def load(
-    model: str = "smollm2-135m", scheme: str | Scheme = "fp32", head: str | None = None, threads: int | None = None
+    model: str = "smollm2-135m",
+    scheme: str | Scheme = "fp32",
+    head: str | None = None,
+    threads: int | None = None,
+    kv: str | PageFormat = "fp32",
+    calibration: str = "auto",
 ) -> Model:
     """Load a model.
 
@@ -177,16 +198,27 @@ def load(
         scheme for this CPU that keeps the quality of fp32 at about the speed of int8.
     head : ``int8`` or ``int8-block32`` quantizes the output projection too.
     threads : of the kernels; None keeps the current setting (at first: physical cores).
+    kv : page format of keys and values, such as ``fp32``, ``fp16``, ``int8``, ``k4v4``, ``k4v3,0-1:k8v8``.
+    calibration : ``auto`` fits the basis of a coded format at first use and keeps it, ``none`` rotates only.
 
     Raises
     ------
     InputError, AssetError, ConfigError, NumericsError : unknown names, missing or damaged files, configurations that
         are not handled, non-finite weights; before any compute.
     """
-    chosen = schemes.get(scheme, head)
+    chosen, kv = schemes.get(scheme, head), formats.get(kv)
     if threads is not None:
         if not 1 <= threads <= kernels.most_threads():
             raise InputError(f"threads {threads!r} has to be between 1 and {kernels.most_threads()}")
         kernels.set_threads(threads)
     asset = models.resolve(model)
-    return Model(asset, build(asset, chosen))
+    kv.check(asset.config.layers, asset.config.head_dim)
+    decoder = build(asset, chosen)
+    return Model(asset, decoder, _pages(asset, decoder, kv, calibration))
+
+
+def _pages(asset: models.ModelAsset, decoder: Decoder, kv: str | PageFormat, calibration: str) -> Coding:
+    kv, c = formats.get(kv), asset.config
+    kv.check(c.layers, c.head_dim)
+    basis = basis_for(asset, decoder, calibration) if kv.compressed else None
+    return coding(kv, c.layers, c.kv_heads, c.head_dim, basis)

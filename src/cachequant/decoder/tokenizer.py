@@ -1,6 +1,6 @@
 """Text to token ids and back, over the `tokenizers` library (no transformers)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import tokenizers
@@ -66,6 +66,15 @@ class Tokenizer:
     def stream(self, skip_special: bool = True) -> "StreamDecoder":
         """A decoder that is fed one id at a time."""
         return StreamDecoder(self, skip_special)
+
+    def pieces(self, ids: Iterable[int]) -> Iterator[str]:
+        """Pieces of the text of `ids` as they come, none empty and none with a part of a character."""
+        stream = self.stream()
+        for token in ids:
+            if piece := stream.feed(token):
+                yield piece
+        if piece := stream.finish():
+            yield piece
 
 
 class StreamDecoder:

@@ -14,7 +14,7 @@ import numpy as np
 from numba import carray, cfunc, njit, prange, types
 
 from cachequant.kernels import codes, floats, get_threads
-from cachequant.kernels.attention import FINISHED, SIGNATURE, append_token, shares, work
+from cachequant.kernels.attention import FINISHED, NO_CODES, SIGNATURE, append_page, shares, turn_token, work
 from cachequant.kernels.calls import call
 from cachequant.kernels.ir import pointer
 from cachequant.kernels.jobs import COUNTERS, DONE, ENDED, TAKEN, take, wait
@@ -37,9 +37,9 @@ PLAIN, RMS, LAYER, SILU, GELU = range(5)  # what becomes of a row before it is q
 SHAPES = 5
 (
     TABLE, SHAPE, REALS, PAGES, PARTS, UNITS, STEP, PACKED, HIDDEN, BETWEEN, PROJECTED, WIDE, PROGRAM, COUNTS, QUEUES,
-    COS, SIN, UNIT_COUNT, STEP_COUNT, PACKED_COUNT, THREADS, M, START, LAYERS, PAGE_COUNT, PART_SIZE, QUEUE_SIZE,
-) = range(27)  # fmt: skip
-ARGUMENTS = 27  # of the blocks: addresses, then sizes
+    COS, SIN, CODED, CODING, TURNED, UNIT_COUNT, STEP_COUNT, PACKED_COUNT, THREADS, M, START, LAYERS, PAGE_COUNT,
+    PART_SIZE, QUEUE_SIZE, CODED_COUNT, CODING_SIZE, ARGUMENTS,
+) = range(33)  # fmt: skip  # of the blocks: addresses, then sizes
 STAGES = 5  # of a block: four matrices, keys and values; attention has counters of its own
 
 
@@ -119,8 +119,10 @@ def _linear(table, threads, counts, how, x, m, norm, matrix, inputs, residual, o
 
 
 @njit(error_model="numpy", cache=True)
-def _store(counts, shape, qkv, m, cos, sin, pages, layer, start):
-    """Rotate queries and keys to their positions, and write keys and values into the pages; a job is a head's page."""
+def _store(counts, shape, qkv, m, cos, sin, store, layer, start, scale, turned):
+    """Rotate queries and keys to their positions, bring queries into the coded basis, and write keys and values into
+    the pages, which are coded where they are full; a job is a head's page."""
+    pages, coded, coding = store
     heads, kv_heads, d = shape[HEADS], shape[KV_HEADS], shape[HEAD_DIM]
     group, stride, first = heads // kv_heads, 4 * (heads + 2 * kv_heads) * d, start // PAGE
     count = ((start + m - 1) // PAGE + 1 - first) * kv_heads
@@ -129,25 +131,33 @@ def _store(counts, shape, qkv, m, cos, sin, pages, layer, start):
         if job >= count:
             break
         head, page = job % kv_heads, first + job // kv_heads
-        for t in range(max(start, page * PAGE), min(start + m, (page + 1) * PAGE)):
+        begin, end = max(start, page * PAGE), min(start + m, (page + 1) * PAGE)
+        for t in range(begin, end):
             row = qkv + (t - start) * stride
-            key = row + 4 * (heads + head) * d
+            query = row + 4 * head * group * d
             if shape[ROTARY]:
                 at = 4 * t * (d // 2)
-                rope_row(row + 4 * head * group * d, cos + at, sin + at, d // 2, group)
-                rope_row(key, cos + at, sin + at, d // 2, 1)
-            append_token(key, key + 4 * kv_heads * d, pages[page], layer, kv_heads, head, d, t % PAGE)
+                rope_row(query, cos + at, sin + at, d // 2, group)
+                rope_row(row + 4 * (heads + head) * d, cos + at, sin + at, d // 2, 1)
+            if coded.size:
+                to = turned + 4 * ((t - start) * heads + head * group) * (d + 1)
+                turn_token(query, layer, head, group, d, scale, coding, to)
+        key = qkv + (begin - start) * stride + 4 * (heads + head) * d
+        value = key + 4 * kv_heads * d
+        append_page(key, stride, value, stride, page, begin, end, pages, coded, coding, layer, kv_heads, head, d)
         take(counts, DONE)
     wait(counts, DONE, count)
 
 
 @njit(error_model="numpy", cache=True)
-def _attend(counters, shape, qkv, m, pages, layer, start, scale, parts, out):
-    """Causal attention over the pages; qkv and out are addresses."""
+def _attend(counters, shape, qkv, m, store, layer, start, scale, turned, parts, out):
+    """Causal attention over the pages; qkv, turned and out are addresses."""
     heads, kv_heads, d = shape[HEADS], shape[KV_HEADS], shape[HEAD_DIM]
+    pages, coded, coding = store
     q = carray(pointer(qkv), (m, heads + 2 * kv_heads, d), np.float32)[:, :heads]
     result = carray(pointer(out), (m, heads, d), np.float32)[:, :heads]
-    work(q, pages, layer, start, kv_heads, scale, result, parts, counters)
+    other = carray(pointer(turned), (m if coded.size else 0, heads, d + 1), np.float32)[:, :heads]
+    work(q, other, pages, coded, coding, layer, start, kv_heads, scale, result, parts, counters)
     wait(counters, FINISHED, counters.size - FINISHED - 1)
 
 
@@ -158,7 +168,12 @@ def _blocks(arguments):
     table, shape = _numbers(a[TABLE], TABLE_SIZE), _numbers(a[SHAPE], SHAPES)
     threads, m, start = a[THREADS], a[M], a[START]
     eps, scale = carray(pointer(a[REALS]), (2,), np.float64)
-    pages, parts = _numbers(a[PAGES], a[PAGE_COUNT]), _view(a[PARTS], a[PART_SIZE])
+    parts = _view(a[PARTS], a[PART_SIZE])
+    store = (
+        _numbers(a[PAGES], a[PAGE_COUNT]),
+        _numbers(a[CODED], a[CODED_COUNT]),
+        _numbers(a[CODING], a[CODING_SIZE]),
+    )
     units = carray(pointer(a[UNITS]), (a[UNIT_COUNT],), np.int32)
     inputs = units, _view(a[STEP], a[STEP_COUNT]), _view(a[PACKED], a[PACKED_COUNT])
     hidden, between, qkv, wide = a[HIDDEN], a[BETWEEN], a[PROJECTED], a[WIDE]
@@ -170,9 +185,10 @@ def _blocks(arguments):
         block, stage = _numbers(a[PROGRAM] + 8 * BLOCK * i, BLOCK), a[COUNTS] + 8 * COUNTERS * STAGES * i
         for j in range(4):  # one call for the four matrices: it is compiled once
             if j == 1:
-                _store(_numbers(stage + 32 * COUNTERS, COUNTERS), shape, qkv, m, a[COS], a[SIN], pages, i, start)
+                c = _numbers(stage + 32 * COUNTERS, COUNTERS)
+                _store(c, shape, qkv, m, a[COS], a[SIN], store, i, start, scale, a[TURNED])
                 queue = _numbers(a[QUEUES] + 8 * a[QUEUE_SIZE] * i, a[QUEUE_SIZE])
-                _attend(queue, shape, qkv, m, pages, i, start, scale, parts, wide)
+                _attend(queue, shape, qkv, m, store, i, start, scale, a[TURNED], parts, wide)
             c = _numbers(stage + 8 * COUNTERS * j, COUNTERS)
             matrix, weight, bias = block[places[j] :][:MATRIX], block[norms[j]], block[norms[j] + 1]
             _linear(
@@ -199,7 +215,7 @@ def _region(function, arguments, threads):
         call(function, arguments)
 
 
-def run(table, program, shape, eps, scale, x, widths, pages, start, cos, sin):
+def run(table, program, shape, eps, scale, x, widths, pages, start, cos, sin, coded=NO_CODES, coding=NO_CODES):
     """All blocks over the (T, width) float32 hidden states `x` of positions start, ..., in place.
 
     table : of the kernel set that all matrices are packed for.
@@ -209,21 +225,26 @@ def run(table, program, shape, eps, scale, x, widths, pages, start, cos, sin):
     widths : most outputs of the feed-forward part, units, steps and float32 inputs that a row needs.
     pages : (P,) int64 addresses of pages with room for all tokens.
     cos, sin : (positions, HEAD_DIM / 2) float32, or empty.
+    coded, coding : codes of the pages, as for `attention.attend`.
     """
     m, layers, threads = len(x), len(program), get_threads()
     heads, kv_heads, d = (int(n) for n in shape[:3])
-    units, room = shares(m, heads, kv_heads, d, start, threads)
+    units, room = shares(m, heads, kv_heads, d, start, threads, 2 if coded.size else 1)
     kinds = (np.float32, np.int32, np.float32, np.float32)
     wide, *inputs = (np.empty(m * width, kind) for width, kind in zip(widths, kinds, strict=True))
     between, qkv = np.empty_like(x), np.empty(m * (heads + 2 * kv_heads) * d, np.float32)
     parts, reals = np.empty(room, np.float32), np.array([eps, scale])
+    turned = np.empty(m * heads * (d + 1) if coded.size else 0, np.float32)
     counts, queues = np.zeros(layers * STAGES * COUNTERS, np.int64), np.zeros((layers, FINISHED + 1 + units), np.int64)
     arguments = np.empty(ARGUMENTS, np.int64)
     arguments[[TABLE, SHAPE, REALS, PAGES, PARTS, UNITS, STEP, PACKED, HIDDEN, BETWEEN, PROJECTED, WIDE]] = [
         array.ctypes.data for array in (table, shape, reals, pages, parts, *inputs, x, between, qkv, wide)
     ]
-    arguments[[PROGRAM, COUNTS, QUEUES, COS, SIN]] = [v.ctypes.data for v in (program, counts, queues, cos, sin)]
+    arguments[[PROGRAM, COUNTS, QUEUES, COS, SIN, CODED, CODING, TURNED]] = [
+        array.ctypes.data for array in (program, counts, queues, cos, sin, coded, coding, turned)
+    ]
     arguments[[UNIT_COUNT, STEP_COUNT, PACKED_COUNT]] = [array.size for array in inputs]
-    sizes = THREADS, M, START, LAYERS, PAGE_COUNT, PART_SIZE, QUEUE_SIZE
-    arguments[list(sizes)] = threads, m, start, layers, pages.size, parts.size, queues.shape[1]
+    sizes = THREADS, M, START, LAYERS, PAGE_COUNT, PART_SIZE, QUEUE_SIZE, CODED_COUNT, CODING_SIZE
+    counted = threads, m, start, layers, pages.size, parts.size, queues.shape[1], coded.size, coding.size
+    arguments[list(sizes)] = counted
     _region(_entry(), arguments.ctypes.data, threads)

@@ -1,18 +1,22 @@
 """The page pool: fixed-size, reference-counted blocks of keys and values (PagedAttention, Kwon et al. 2023, section 4).
 
-A page holds 32 tokens of every layer in the layout that `kernels.attention` reads. Pages of one format come from one
-arena of large slabs, so an address never moves while its page is held. Sharing a page is counting one more reference.
+A page holds 32 tokens of every layer in the layout that `kernels.attention` reads: their exact rows, or codes of them.
+Pages of one kind come from one arena of large slabs, so an address never moves while its page is held. Sharing a page
+is counting one more reference.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from threading import Lock
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from threading import RLock
 
 import numpy as np
 
 from cachequant.errors import CachequantError, InputError
+from cachequant.kv.coding import Coding
+from cachequant.kv.formats import PAGE, exact_bytes
 
-PAGE = 32  # tokens
+__all__ = ["PAGE", "BudgetError", "PageError", "PagePool"]
+
 ALIGN = 64  # bytes
 SLAB = 1 << 22  # bytes of a slab, or one page where that is larger
 
@@ -23,17 +27,6 @@ class PageError(CachequantError, ValueError):
 
 class BudgetError(CachequantError, MemoryError):
     """No page is free and the byte budget does not allow another one."""
-
-
-@dataclass(frozen=True)
-class PageFormat:
-    """How the rows of a page are stored; `layer_bytes(kv_heads, head_dim)` is the size of one layer of a page."""
-
-    name: str
-    layer_bytes: Callable[[int, int], int]
-
-
-FORMATS = {f.name: f for f in (PageFormat("fp32", lambda kv_heads, head_dim: 2 * kv_heads * head_dim * PAGE * 4),)}
 
 
 class Arena:
@@ -76,67 +69,123 @@ class PagePool:
     Parameters
     ----------
     layers, kv_heads, head_dim : the model's shape.
-    format : page format.
-    budget_bytes : most bytes of pages, held and free together; None for no limit.
+    coding : how full pages are coded; None for float32 pages only.
+    budget_bytes : most bytes of pages that are held; None for no limit.
 
     Raises
     ------
-    InputError : a size below 1, an unknown format, or a budget smaller than one page.
+    InputError : a size below 1, or a budget smaller than one page.
     """
 
     def __init__(
-        self, layers: int, kv_heads: int, head_dim: int, format: str = "fp32", budget_bytes: int | None = None
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        coding: Coding | None = None,
+        budget_bytes: int | None = None,
     ):
         for name, value in (("layers", layers), ("kv_heads", kv_heads), ("head_dim", head_dim)):
             if value < 1:
                 raise InputError(f"{name} has to be at least 1, got {value}")
-        if format not in FORMATS:
-            raise InputError(f"page format {format!r} is not one of {', '.join(FORMATS)}")
-        self._arena = Arena(layers * FORMATS[format].layer_bytes(kv_heads, head_dim))
-        self._budget = None if budget_bytes is None else budget_bytes // self._arena.stride
-        if self._budget == 0:
+        self._shape = layers, kv_heads, head_dim
+        self.coding = coding if coding is not None and coding.format.paged else None
+        self.payload_bytes = exact_bytes(layers, kv_heads, head_dim)  # of an exact page, without alignment
+        self._arena = Arena(self.payload_bytes)
+        self._codes = Arena(self.coding.coded_bytes) if self.coding else None
+        if budget_bytes is not None and budget_bytes < self._arena.stride:
             raise InputError(f"a budget of {budget_bytes} bytes holds no page; one takes {self._arena.stride}")
-        self.format = format
-        self._lock = Lock()
+        self._budget, self._held_bytes = budget_bytes, 0
+        self._coded: set[int] = set()
+        self.lock = RLock()  # also that of the caches over this pool: a shelf changes together with the references
+        self._dropped: deque[int] = deque()
+        self._shelves: dict[int, OrderedDict[int, None]] = {}
         self._blocks: dict[int, np.ndarray] = {}
         self._references: dict[int, int] = {}
         self._next = 0
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of one page, all layers, alignment included."""
+        """Bytes of one exact page, all layers, alignment included."""
         return self._arena.stride
+
+    @property
+    def coded_bytes(self) -> int:
+        """Bytes of one page of codes, all layers, alignment included; 0 for a format without codes."""
+        return self._codes.stride if self._codes else 0
+
+    def size(self, page: int) -> int:
+        """Bytes of a held page."""
+        return self.coded_bytes if page in self._coded else self.page_bytes
+
+    def is_coded(self, page: int) -> bool:
+        """Whether a held page has codes instead of exact rows."""
+        return page in self._coded
+
+    def exact(self, index: int) -> bool:
+        """Whether page `index` of a sequence keeps its rows as they were computed when it is full, so that a part of
+        it can be used on its own."""
+        return self.coding is None or index < self.coding.format.exact_pages
 
     @property
     def in_use(self) -> int:
         """Pages with at least one reference."""
-        return len(self._blocks)
+        with self.lock:
+            self.collect()
+            return len(self._blocks)
 
     @property
     def free(self) -> int | None:
-        """Pages that can still be acquired; None without a budget."""
-        return None if self._budget is None else self._budget - self.in_use
+        """Exact pages that can still be acquired; None without a budget."""
+        if self._budget is None:
+            return None
+        with self.lock:
+            self.collect()
+            return (self._budget - self._held_bytes) // self.page_bytes
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated, free pages and slack of the slabs included."""
-        return self._arena.nbytes
+        return self._arena.nbytes + (self._codes.nbytes if self._codes else 0)
 
-    def acquire(self) -> int:
-        """Id of a zeroed page with one reference.
+    def acquire(self, coded: bool = False) -> int:
+        """Id of a zeroed page with one reference, for exact rows or for codes.
 
         Raises
         ------
-        BudgetError : every page of the budget is in use.
+        BudgetError : the rest of the budget is smaller than a page.
         """
-        with self._lock:
-            if self.free == 0:
-                held = self.in_use * self.page_bytes
-                raise BudgetError(f"all {self.in_use} pages of the budget are in use ({held} bytes): release one first")
-            block = self._arena.take(None if self.free is None else self.free - self._arena.free)
+        arena = self._codes if coded else self._arena
+        with self.lock:
+            self.collect()
+            left = None
+            if self._budget is not None:
+                left = (self._budget - self._held_bytes) // arena.stride
+                if left == 0:
+                    held = f"{self.in_use} pages of the budget are in use ({self._held_bytes} bytes)"
+                    raise BudgetError(f"all {held}: release one first")
+            block = arena.take(None if left is None else max(left - arena.free, 1))
             page, self._next = self._next, self._next + 1
             self._blocks[page], self._references[page] = block, 1
+            self._held_bytes += arena.stride
+            if coded:
+                self._coded.add(page)
             return page
+
+    def copy(self, page: int, rows: int) -> int:
+        """Id of a new exact page with the first `rows` tokens of a held one, and nothing of the others."""
+        with self.lock:
+            self._held(page)
+            target = self.acquire()
+            for new, old in zip(self._rows(target), self._rows(page), strict=True):
+                new[..., :rows, :] = old[..., :rows, :]
+            return target
+
+    def read(self, page: int) -> np.ndarray:
+        """(bytes of a page without alignment,) uint8 view of a held page, valid until it is freed."""
+        with self.lock:
+            self._held(page)
+            return self._blocks[page][: self.coding.coded_bytes if page in self._coded else self.payload_bytes]
 
     def retain(self, page: int) -> None:
         """Count one more reference.
@@ -145,9 +194,12 @@ class PagePool:
         ------
         PageError : the page is not held.
         """
-        with self._lock:
+        with self.lock:
+            self.collect()
             self._held(page)
             self._references[page] += 1
+            if page in self._shelves:
+                self._shelves[page].pop(page, None)
 
     def release(self, page: int) -> None:
         """Drop one reference; the last one frees the page.
@@ -156,16 +208,49 @@ class PagePool:
         ------
         PageError : the page is not held.
         """
-        with self._lock:
+        with self.lock:
+            self.collect()
+            self._release(page)
+
+    def drop(self, pages: Iterable[int]) -> None:
+        """Release pages with the next call of any method: for finalizers, which may run in the middle of one."""
+        self._dropped.extend(pages)
+
+    def shelve(self, page: int, shelf: OrderedDict[int, None]) -> None:
+        """Count one more reference, that of a cache; while it is the only one, `shelf` holds the page.
+
+        A page whose last other reference goes is put at the end of the shelf, so that its first page is the one that
+        has not been used for the longest time.
+
+        Raises
+        ------
+        PageError : the page is not held, or belongs to a cache already.
+        """
+        with self.lock:
             self._held(page)
-            self._references[page] -= 1
-            if not self._references[page]:
-                del self._references[page]
-                self._arena.give(self._blocks.pop(page))
+            if page in self._shelves:
+                raise PageError(f"page {page} belongs to a cache already")
+            self._references[page] += 1
+            self._shelves[page] = shelf
+
+    def unshelve(self, page: int) -> None:
+        """Drop the reference of a cache.
+
+        Raises
+        ------
+        PageError : the page belongs to no cache.
+        """
+        with self.lock:
+            if page not in self._shelves:
+                raise PageError(f"page {page!r} belongs to no cache")
+            self._shelves.pop(page).pop(page, None)
+            self._release(page)
 
     def references(self, page: int) -> int:
         """How many references the page has; 0 if it is free."""
-        return self._references.get(page, 0)
+        with self.lock:
+            self.collect()
+            return self._references.get(page, 0)
 
     def address(self, page: int) -> int:
         """Base address of a held page, aligned to 64 bytes, fixed until it is freed.
@@ -174,10 +259,39 @@ class PagePool:
         ------
         PageError : the page is not held.
         """
-        with self._lock:
+        with self.lock:
             self._held(page)
             return self._blocks[page].ctypes.data
+
+    def _rows(self, page: int) -> tuple[np.ndarray, ...]:
+        return exact_rows(self._blocks[page], *self._shape)
+
+    def collect(self) -> None:
+        """Release what was dropped; every method does that first."""
+        while self._dropped:
+            self._release(self._dropped.popleft())
+
+    def _release(self, page: int) -> None:
+        self._held(page)
+        if self._references[page] == 1 and page in self._shelves:
+            raise PageError(f"page {page!r} is held by a cache only: released already")
+        self._references[page] -= 1
+        if not self._references[page]:
+            del self._references[page]
+            arena = self._codes if page in self._coded else self._arena
+            self._coded.discard(page)
+            self._held_bytes -= arena.stride
+            arena.give(self._blocks.pop(page))
+        elif self._references[page] == 1 and page in self._shelves:
+            self._shelves[page][page] = None
 
     def _held(self, page: int) -> None:
         if page not in self._references:
             raise PageError(f"page {page!r} is not held: released already, or never acquired")
+
+
+def exact_rows(block: np.ndarray, layers: int, kv_heads: int, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and values (layers, kv_heads, 32, head_dim) in an exact page, as views."""
+    values = block[: exact_bytes(layers, kv_heads, head_dim)].view(np.float32).reshape(layers, 2, -1)
+    keys = values[:, 0].reshape(layers, kv_heads, head_dim, PAGE).swapaxes(2, 3)
+    return keys, values[:, 1].reshape(layers, kv_heads, PAGE, head_dim)

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cachequant import schemes
 from cachequant.errors import InputError
+from cachequant.study import variants
 from cachequant.study.timing import GenerationTiming
 
 
@@ -65,12 +65,15 @@ class Arm:
 
 
 class Ours:
-    """The decoder of this library under one scheme."""
+    """The decoder of this library under one scheme and page format."""
 
-    def __init__(self, model: str, scheme: str, threads: int):
+    def __init__(self, model: str, name: str, threads: int):
         import cachequant
 
-        self._model = cachequant.load(model, scheme=scheme, threads=threads)
+        chosen = variants.get(name)
+        self._model = cachequant.load(
+            model, chosen.scheme, threads=threads, kv=chosen.kv, calibration=chosen.calibration
+        )
         self._session = None
         self.weight_bytes = self._model.weight_bytes
 
@@ -132,7 +135,7 @@ DEFAULT = ("transformers-fp32", "torch-int8", "fp32", "bfp8", "int8", "int8+head
 
 
 def get(name: str) -> Arm:
-    """An arm by name: a peer, or any scheme of this library.
+    """An arm by name: a peer, or any scheme of this library, with pages as in ``int8/k4v4``.
 
     Raises
     ------
@@ -141,7 +144,7 @@ def get(name: str) -> Arm:
     if name in PEERS:
         return PEERS[name]
     try:
-        schemes.get(name)
+        variants.get(name)
     except InputError as error:
         raise InputError(f"unknown arm {name!r}: not one of {', '.join(PEERS)}, and {error}") from None
     return Arm(name, lambda model, threads: Ours(model, name, threads))

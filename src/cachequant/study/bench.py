@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 
 from cachequant.study import arms as registry
+from cachequant.study.attention_bench import attention
 from cachequant.study.crew import Progress, silent
 from cachequant.study.decode_bench import DecodeBench
 from cachequant.study.gemm_bench import GEMM_ARMS, ROWS, GemmBench
 from cachequant.study.workloads import Workload
+
+__all__ = ["attention", "decode", "gemm"]
 
 
 def decode(

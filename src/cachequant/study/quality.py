@@ -13,11 +13,13 @@ import numpy as np
 
 from cachequant import schemes
 from cachequant.errors import InputError
+from cachequant.kv import formats
 from cachequant.schemes import Scheme
-from cachequant.study import window_sums
+from cachequant.study import variants, window_sums
 from cachequant.study.crew import Progress, silent
 from cachequant.study.divergence import greedy_divergence
 from cachequant.study.paired import BASELINE, summarize
+from cachequant.study.variants import Variant
 from cachequant.study.window_sums import WindowSums
 
 __all__ = ["evaluate", "greedy_divergence", "perplexity", "summarize"]
@@ -28,7 +30,7 @@ AT_ONCE = 8  # schemes whose weights are in memory together
 
 def evaluate(
     model,
-    compared: Sequence[str | Scheme],
+    compared: Sequence[str | Scheme | Variant],
     text,
     tokens: int = 4096,
     window: int = 1024,
@@ -40,7 +42,7 @@ def evaluate(
     Parameters
     ----------
     model : a model's name, or a loaded `Model` in fp32.
-    compared : schemes; fp32 itself always runs and need not be named.
+    compared : schemes, or scheme/pages such as ``fp32/k4v4``; fp32 itself always runs and need not be named.
     text : a text's name, or a `Text`.
     tokens : from the start of the text; a last window shorter than the others counts.
     window : tokens a window, at least 2.
@@ -57,7 +59,7 @@ def evaluate(
     InputError : a model with random weights, lengths that do not fit, an unknown scheme; before any compute.
     """
     model, text = _loaded(model), _text(text)
-    chosen = [s for s in map(schemes.get, compared) if s.name != BASELINE]
+    chosen = [s for s in map(variants.get, compared) if s.name != BASELINE]
     if len({s.name for s in chosen}) < len(chosen):
         raise InputError(f"a scheme is named twice: {', '.join(s.name for s in chosen)}")
     parts = _windows(model, text, tokens, window)
@@ -84,18 +86,22 @@ class _Run:
         self._hidden: dict[int, np.ndarray] = {}
         self._progress, self._done, self._total = progress, 0, count * len(parts)
 
-    def group(self, group: list[Scheme], first: bool) -> None:
+    def group(self, group: list[Variant], first: bool) -> None:
         """All windows under a few schemes, and under fp32 where that was not done."""
-        for scheme in group:
-            self._sums.expect(scheme.name, repr(scheme))
         models: dict[str, object] = {}
+        for variant in group:
+            if variant.kv.compressed:  # the basis is part of what the sums belong to
+                models[variant.name], format = variant.of(self._model)
+            else:
+                format = repr(variant.scheme) if variant.kv.name == BASELINE else repr(variant)
+            self._sums.expect(variant.name, format)
         for w, ids in enumerate(self._parts):
             wanted = [s for s in group if not self._sums.has(s.name, w, len(ids) - 1)]
             baseline = not self._sums.has(BASELINE, w, len(ids) - 1)
             for scheme in wanted:
                 if scheme.name not in models:
-                    models[scheme.name] = self._model.with_scheme(scheme)
-                    models[scheme.name].pool = self._model.pool  # pages are alike: one pool of them is enough
+                    models[scheme.name], _ = scheme.of(self._model)
+                models[scheme.name].pool = self._model.pool  # exact pages are alike: one pool of them is enough
             if wanted or baseline:
                 self._window(w, ids, {s.name: models[s.name] for s in wanted})
                 self._sums.save()
@@ -135,39 +141,41 @@ def perplexity(
     tokens: int = 4096,
     against: str | None = None,
     threads: int | None = None,
+    calibration: str = "auto",
     progress: Progress = silent,
 ) -> dict:
     """One scheme on one text, as `cachequant perplexity` prints it.
 
     Parameters
     ----------
-    kv : page format of keys and values; float32.
+    kv : page format of keys and values.
+    calibration : of coded pages, ``auto`` or ``none``.
     text : a text's name; None takes the best one at hand.
     against : None, or ``fp32`` for the change, the divergence and the agreement.
 
     Returns
     -------
-    {"perplexity", "model", "scheme", "kv", "text", "window", "tokens", "scored"}, and with `against` the figures of
-    `summarize`.
+    {"perplexity", "model", "scheme", "kv", "calibration", "text", "window", "tokens", "scored"}, and with `against` the
+    figures of `summarize`.
     """
-    if kv != "fp32":
-        raise InputError(f"unknown page format {kv!r}; allowed: fp32")
     if against not in (None, BASELINE):
         raise InputError(f"against {against!r} is not available; allowed: {BASELINE}")
     from cachequant.assets import texts
 
-    chosen = schemes.get(scheme)
+    chosen = Variant(schemes.get(scheme), formats.get(kv), calibration)
     source = texts.default() if text is None else texts.resolve(text)
-    loaded = _loaded(model, BASELINE if against else chosen, threads)
+    loaded = _loaded(model, BASELINE if against else chosen.scheme, threads)
+    chosen.kv.check(loaded.config.layers, loaded.config.head_dim)
     if against:
         found = summarize(evaluate(loaded, [chosen], source, tokens, window, progress=progress))[chosen.name]
     else:
-        found = _alone(loaded, source, tokens, window, progress)
+        found = _alone(chosen.of(loaded)[0], source, tokens, window, progress)
     return {
         "perplexity": found.pop("perplexity"),
         "model": loaded.name,
-        "scheme": chosen.name,
-        "kv": kv,
+        "scheme": chosen.scheme.name,
+        "kv": chosen.kv.name,
+        "calibration": chosen.calibration if chosen.kv.compressed else "none",
         "text": source.name,
         "window": window,
         "tokens": tokens,

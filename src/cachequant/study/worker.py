@@ -52,6 +52,10 @@ def _work(kind: str) -> type:
         from cachequant.study.gemm_arms import GemmWork
 
         return GemmWork
+    if kind == "attention":
+        from cachequant.study.attention_arms import AttentionWork
+
+        return AttentionWork
     from cachequant.study.reading import ReadWork
 
     return ReadWork

@@ -1,0 +1,68 @@
+"""A page format on one model: the numbers that the kernels take, and what they point to."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from cachequant.errors import InputError
+from cachequant.kernels.encode import BASIS, HEAD_STRIDE, LAYER_STRIDE, PER_LAYER, ROUNDED
+from cachequant.kv import formats
+from cachequant.kv.basis import Basis, plain
+from cachequant.kv.formats import PageFormat
+
+
+@dataclass(frozen=True, eq=False)
+class Coding:
+    """Format and basis for a model's shape; made by `coding`.
+
+    numbers : what `kernels.encode` describes, empty for float32 pages.
+    coded_bytes : of a page of codes, all layers; 0 for float32 pages.
+    """
+
+    format: PageFormat
+    basis: Basis | None
+    numbers: np.ndarray
+    coded_bytes: int
+
+    @property
+    def fingerprint(self) -> str:
+        """Names format and basis."""
+        basis = "" if self.basis is None else self.basis.sha256
+        return hashlib.sha256(f"{self.format.name}\n{basis}".encode()).hexdigest()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the basis."""
+        return 0 if self.basis is None else self.basis.nbytes
+
+
+def coding(format: str | PageFormat, layers: int, kv_heads: int, head_dim: int, basis: Basis | None = None) -> Coding:
+    """Make a format ready for pages of a model.
+
+    Raises
+    ------
+    InputError : an unknown format, a layer or a head size that does not fit, a basis of another shape.
+    """
+    format = formats.get(format)
+    format.check(layers, head_dim)
+    if not format.paged:
+        return Coding(format, None, np.empty(0, np.int64), 0)
+    if format.compressed:
+        basis = basis or plain(layers, kv_heads, head_dim)
+        expected = (layers, kv_heads, 2, 1 + 2 * head_dim, head_dim)
+        if basis.array.shape != expected or basis.array.dtype != np.float32:
+            raise InputError(f"a basis of shape {basis.array.shape} does not fit a model that needs {expected}")
+    else:
+        basis = None
+    sizes = format.layer_bytes(layers, kv_heads, head_dim)
+    numbers = np.zeros(PER_LAYER + 3 * layers, np.int64)
+    if basis is not None:
+        strides = basis.array.strides
+        numbers[[BASIS, LAYER_STRIDE, HEAD_STRIDE]] = basis.array.ctypes.data, strides[0], strides[1]
+    numbers[ROUNDED] = not format.compressed
+    offset = 0
+    for i, ((k, v), size) in enumerate(zip(format.layers(layers), sizes, strict=True)):
+        numbers[PER_LAYER + 3 * i : PER_LAYER + 3 * i + 3] = k, v, offset
+        offset += size
+    return Coding(format, basis, numbers, offset)

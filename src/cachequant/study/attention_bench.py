@@ -1,0 +1,88 @@
+"""Speed of attention at decode against the length of the context, over page formats."""
+
+from collections.abc import Sequence
+
+from cachequant.errors import InputError
+from cachequant.study import attention_arms, comparison, provenance, timing
+from cachequant.study.crew import Crew, Progress, checked, rotations, silent
+
+ARMS = ("sdpa-fp32", "kv-fp32", "kv-fp16", "kv-int8", "kv-k4v4", "kv-k3v3", "kv-k2v2")
+CONTEXT = 4096
+READ = "read"  # not an arm of the result: what memory allows, measured in every round
+
+
+def attention(
+    arms: Sequence[str] | None = None,
+    model: str = "smollm2-135m",
+    context: int = CONTEXT,
+    repeats: int = 5,
+    threads: int | None = None,
+    progress: Progress = silent,
+) -> dict:
+    """One decoded token's attention in all layers of a model's geometry, arms interleaved, K/V out of memory.
+
+    Parameters
+    ----------
+    arms : ``sdpa-fp32`` (torch), or ``kv-`` and a page format.
+    model : whose layers, heads and head size are taken; no weights are read.
+    context : cached tokens.
+
+    Returns
+    -------
+    The object of `comparison.assemble` with metrics `speed` (1/seconds), `gb_s` (bytes of the cache over the seconds),
+    `bandwidth_fraction` (of reading alone, measured in the same round) and `bytes`.
+
+    Raises
+    ------
+    InputError, AssetError : unknown arms or models, numbers that make no sense; before anything runs.
+    """
+    from cachequant.assets import models
+    from cachequant.kernels import cpu
+
+    arms = list(checked(arms or ARMS, attention_arms.get))
+    threads = cpu.physical_cores() if threads is None else threads
+    for name, value in (("context", context), ("repeats", repeats), ("threads", threads)):
+        if value < 1:
+            raise InputError(f"{name} {value!r} has to be at least 1")
+    asset = models.resolve(model)
+    c, llc = asset.config, cpu.last_level_bytes()
+    how = {"geometry": [c.layers, c.heads, c.kv_heads, c.head_dim], "tokens": context, "stream_bytes": 2 * llc}
+    requests = {a: {"kind": "attention", "arm": a, "threads": threads, **how} for a in arms}
+    requests[READ] = {"kind": "read", "threads": threads, "size": 4 * llc}
+    load, found, reads, done = provenance.load(), {arm: [] for arm in arms}, [], 0
+    with Crew(requests, threads, dict.fromkeys(requests, 0.02), progress) as crew:
+        for _, order in rotations(crew.names, repeats):
+            for name in order:
+                if name == READ:
+                    reads.append((crew.ask(READ, "read") or {}).get("gb_s"))
+                elif reply := crew.ask(name, "step"):
+                    found[name].append(reply["seconds"])
+                done += 1
+                progress(done, repeats * len(order), name)
+        facts, missing = crew.facts, {a: r for a, r in crew.missing.items() if a != READ}
+    reads = [r for r in reads if r]
+    return comparison.assemble(
+        {arm: _metrics(seconds, facts[arm]["bytes"], reads) for arm, seconds in found.items() if seconds},
+        ("speed", "gb_s", "bandwidth_fraction", "bytes"),
+        missing,
+        provenance.collect(models=[asset])
+        | {
+            "threads": {"workers": threads},
+            "workload": {"context": context, "repeats": repeats, "geometry": how["geometry"]},
+            "copies": {arm: facts[arm]["copies"] for arm in arms if arm in facts},
+            "last_level_cache_bytes": llc,
+            "load_before": load,
+            "load_after": provenance.load(),
+        },
+        read_gb_s=timing.summary(reads) if reads else None,
+    )
+
+
+def _metrics(seconds: list[float], nbytes: int, reads: list[float]) -> dict[str, list[float]]:
+    gb_s = [nbytes / s / 1e9 for s in seconds]
+    return {
+        "speed": [1 / s for s in seconds],
+        "gb_s": gb_s,
+        "bandwidth_fraction": [g / r for g, r in zip(gb_s, reads, strict=False)],
+        "bytes": [float(nbytes)] * len(seconds),
+    }

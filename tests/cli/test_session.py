@@ -1,0 +1,73 @@
+"""`session`: info, verify, replay and compare on files of a tiny model."""
+
+import pytest
+
+import cachequant as cq
+from cachequant.assets.tensorfile import TensorFile
+
+
+@pytest.fixture(scope="module")
+def saved(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sessions")
+    with cq.load(tiny).session() as session:
+        session.generate("The fox", 30)
+        session.save(folder / "a")
+        session.save(folder / "signed", b"secret\n")
+        with session.fork(20) as branch:
+            branch.generate("!", 5)
+            branch.save(folder / "b")
+    (folder / "key").write_bytes(b"secret\n")
+    return folder
+
+
+def test_info(cli, cli_json, saved):
+    code, found = cli_json("session", "info", saved / "a")
+    assert (code, found["tokens"], found["stored"], found["pages"], found["signed"]) == (0, 37, 36, 2, False)
+    assert found["bytes"] == (saved / "a").stat().st_size
+    assert "kernel_set" in cli("session", "info", saved / "a")[1]
+    assert cli_json("session", "info", saved / "signed", "--key-file", saved / "key")[1]["signed"]
+    code, _, err = cli("session", "info", saved / "signed")
+    assert code == 2
+    assert "is signed" in err
+
+
+def test_verify(cli_json, cli, saved, tiny):
+    code, found = cli_json("session", "verify", saved / "a", "--model", tiny)
+    assert (code, found["ok"], found["differing_pages"]) == (0, True, [])
+    code, _, err = cli("session", "verify", saved / "a", "--model", tiny, "--scheme", "int8")
+    assert code == 2
+    assert "fingerprint" in err
+
+
+def test_verify_finds_pages_of_other_tokens(cli_json, saved, tiny, tmp_path):
+    model = cq.load(tiny)
+    with model.session() as session:
+        session.extend([65] * 40)
+        session.ids[5] = 66
+        session.save(tmp_path / "s")
+    code, found = cli_json("session", "verify", tmp_path / "s", "--model", tiny)
+    assert (code, found["ok"], found["differing_pages"]) == (1, False, [0, 1])
+
+
+def test_replay(cli_json, saved, tiny):
+    code, found = cli_json("session", "replay", saved / "a", "--model", tiny, "--from-token", 7)
+    assert (code, found["difference"]) == (0, None)
+    assert found["ids"] == TensorFile(saved / "a").raw("ids")[7:].tolist()
+    code, found = cli_json("session", "replay", saved / "b", "--model", tiny, "--from-token", 7)
+    assert (code, found["difference"]) == (1, 20)
+
+
+def test_compare(cli, cli_json, saved):
+    code, found = cli_json("session", "compare", saved / "a", saved / "b")
+    assert (code, found["shared tokens"], found["tokens"]) == (0, ["20", "20"], ["37", "26"])
+    for form, word in (("csv", "tokens,37,26"), ("md", "| tokens | 37 | 26 |"), ("tex", "tokens & 37 & 26 \\\\")):
+        code, out, _ = cli("session", "compare", saved / "a", saved / "b", "--format", form)
+        assert code == 0
+        assert word in out
+
+
+def test_missing_files(cli, saved, tmp_path):
+    for arguments in (("info", tmp_path / "none"), ("info", saved / "a", "--key-file", tmp_path / "none")):
+        code, _, err = cli("session", *arguments)
+        assert code == 2
+        assert "none" in err

@@ -1,0 +1,86 @@
+"""The codec against theory, and the kernels against the codec."""
+
+import numpy as np
+import pytest
+from numba import njit
+
+from cachequant.errors import InputError
+from cachequant.kernels import coded, encode
+from cachequant.kv import codec
+
+# of a Gaussian vector of 64 with the searched scale; Lloyd-Max of an endless one: .117, .0345, .0095
+DISTORTION = {2: 0.111, 3: 0.0296, 4: 0.0072}
+
+
+@njit
+def encode_columns(bits, u, d, values, out):
+    encode.encode_columns(bits, u, d, values, out)
+
+
+@njit
+def unpack_side(bits, codes, k, n, out):
+    coded.unpack_side(bits, codes, k, n, out)
+
+
+def vectors(rng, d):
+    y = rng.standard_normal((32, d)).astype(np.float32)
+    y[3], y[4] = 0, 1
+    y[5] *= np.float32(1e-30)
+    y[6] *= np.float32(1e17)
+    y[7, :] = 0
+    y[7, d // 2] = 1e18
+    return y
+
+
+@pytest.mark.parametrize("values", [False, True], ids=["keys", "values"])
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("d", [16, 48, 64, 80, 128])
+def test_kernels_write_the_codes_of_the_reference(rng, d, bits, values):
+    y, size = vectors(rng, d), coded.side_bytes.py_func(bits, d)
+    memory = np.full(size + 16, 0xA5, np.uint8)
+    encode_columns(bits, np.ascontiguousarray(y.T), d, values, memory.ctypes.data)
+    codes, scales = codec.encode(y, bits)
+    packed = codec.pack(codes if values else codes.T, bits)
+    assert np.array_equal(memory[: packed.size], packed)
+    assert np.array_equal(memory[size - 64 : size].view(np.uint16), scales.view(np.uint32) >> 16)
+    assert (memory[size:] == 0xA5).all()
+    k, n = (32, d) if values else (d, 32)
+    levels = np.empty((k, n), np.float32)
+    unpack_side(bits, memory.ctypes.data, k, n, levels.ctypes.data)
+    want = codec.decode(codes, np.ones(32, np.float32), bits)
+    assert np.array_equal(levels, want if values else want.T)
+
+
+@pytest.mark.parametrize("bits", DISTORTION)
+def test_distortion_is_that_of_theory(bits):
+    y = np.random.default_rng(0).standard_normal((20000, 64)).astype(np.float32)
+    codes, scales = codec.encode(y, bits)
+    error = ((codec.decode(codes, scales, bits) - y) ** 2).sum() / (y**2).sum()
+    assert error <= 1.02 * DISTORTION[bits]
+
+
+def test_8_bits_stay_within_half_a_step(rng):
+    y = vectors(rng, 64)
+    codes, scales = codec.encode(y, 8)
+    assert codes.min() >= -127
+    assert (np.abs(codec.decode(codes, scales, 8) - y) <= 0.5 * (1 + 1e-2) * scales[:, None] + 1e-38).all()
+
+
+@pytest.mark.parametrize("d", [16, 48, 64, 80, 96, 112, 128, 256])
+def test_rotations_are_orthonormal_and_spread_a_spike(d):
+    turn = codec.rotation(d)
+    np.testing.assert_allclose(turn @ turn.T, np.eye(d), atol=1e-12)
+    smallest = min(2**n for n in range(9) if d & 2**n)
+    assert np.abs(turn).max() <= smallest**-0.5 + 1e-12
+
+
+@pytest.mark.parametrize("d", [0, 8, 20, 100])
+def test_head_sizes_that_cannot_be_coded(d):
+    with pytest.raises(InputError, match=f"head size {d} .* multiple of 16"):
+        codec.check_head_dim(d)
+
+
+def test_scales_are_bfloat16(rng):
+    _, scales = codec.encode(rng.standard_normal((50, 32)).astype(np.float32), 3)
+    assert not (scales.view(np.uint32) & 0xFFFF).any()
+    assert np.array_equal(codec.bfloat16(scales), scales)

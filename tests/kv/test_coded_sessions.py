@@ -1,0 +1,84 @@
+"""Branches, prefix hits and saved sessions over coded pages: the bits of a session that saw everything itself."""
+
+import numpy as np
+import pytest
+
+import cachequant as cq
+from cachequant.kv.snapshot import SnapshotError
+from helpers import checkpoint
+
+FORMATS = ["fp16", "int8", "k4v4", "k3v2", "k2v2,1:k16v4", "k4v4+exact2", "k3v3+exact0"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return cq.load(checkpoint("llama-coded", str(tmp_path_factory.mktemp("models"))), "int8")
+
+
+@pytest.fixture(params=FORMATS)
+def model(base, request):
+    return base.with_kv(request.param, "none")
+
+
+def alone(model, ids):
+    with model.session() as session:
+        return session.extend(ids).tobytes()
+
+
+@pytest.mark.parametrize("at", [1, 31, 32, 33, 63, 64, 70])
+def test_branches_and_rewinds(model, rng, at):
+    ids, other = rng.integers(0, 131, 75).tolist(), rng.integers(0, 131, 15).tolist()
+    with model.session() as session:
+        session.extend(ids)
+        with session.fork(at) as branch:
+            assert branch.extend(other).tobytes() == alone(model, ids[:at] + other)
+        assert session.extend(other).tobytes() == alone(model, ids + other)
+        session.rewind(at)
+        assert at - 31 <= session.stored <= at
+        assert session.extend(other).tobytes() == alone(model, ids[:at] + other)
+    assert model.pool.in_use == 0
+
+
+def test_a_hit_has_the_bits_of_a_miss(model, rng):
+    shared = rng.integers(0, 131, 70).tolist()
+    with cq.PrefixCache(model) as cache:
+        for length in (70, 70, 64, 33, 32, 31, 65):
+            prompt = shared[:length] + rng.integers(0, 131, 9).tolist()
+            session, request = cache.session(prompt)
+            with session:
+                assert session.extend(prompt[session.position :]).tobytes() == alone(model, prompt)
+                cache.insert(session, request)
+        assert request.matched >= 64
+        assert cache.statistics.nbytes == sum(model.pool.size(page) for _, page in cache.walk())
+    assert model.pool.in_use == 0
+
+
+def test_generated_ids_do_not_depend_on_the_cache(model):
+    with cq.PrefixCache(model, 6 * model.pool.page_bytes) as cache:
+        for prompt in ([1, 2, 3] * 12, [1, 2, 3] * 14, [7] * 40, [1, 2, 3] * 12):
+            assert model.generate(prompt, 12, cache=cache).ids == model.generate(prompt, 12).ids
+
+
+@pytest.mark.parametrize("length", [5, 64, 90])
+def test_saved_sessions(model, tmp_path, rng, length):
+    ids, more = rng.integers(0, 131, length).tolist(), [3, 1, 4]
+    with model.session() as session:
+        session.extend(ids, "none")
+        session.save(tmp_path / "s")
+    with model.load_session(tmp_path / "s") as restored:
+        assert restored.extend(more).tobytes() == alone(model, ids + more)
+    other = model.with_kv("k4v2", "none")
+    with pytest.raises(SnapshotError, match="fingerprint"):
+        other.load_session(tmp_path / "s")
+    assert model.pool.in_use == 0
+
+
+def test_a_scale_that_is_not_finite_is_refused(base, tmp_path, monkeypatch):
+    model = base.with_kv("k4v4", "none")
+    with model.session() as session:
+        session.extend(np.arange(70) % 131, "none")
+        page = next(p for p in session.pages if model.pool.is_coded(p))
+        model.pool.read(page)[-2:] = (0x80, 0x7F)  # infinity in bfloat16
+        session.save(tmp_path / "s")
+    with pytest.raises(SnapshotError, match="page of codes 0 holds scales or values that are not finite"):
+        model.load_session(tmp_path / "s")
