@@ -8,7 +8,7 @@ import pytest
 
 COMMANDS = [
     [], ["generate"], ["perplexity"], ["bench"], ["bench", "decode"], ["bench", "gemm"], ["doctor"], ["verify"],
-    ["materialize"], ["cache"], ["cache", "ls"], ["cache", "clear"], ["run"],
+    ["materialize"], ["quantize"], ["cache"], ["cache", "ls"], ["cache", "clear"], ["run"],
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "numba", "numpy", "matplotlib", "datasets", "huggingface_hub", "gguf", "rich", "yaml"}
 

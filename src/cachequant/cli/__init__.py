@@ -12,11 +12,23 @@ from typing import Annotated
 import typer
 
 import cachequant
-from cachequant.cli import bench, cache, doctor, generate, materialize, output, perplexity, profile, run, verify
+from cachequant.cli import (
+    bench,
+    cache,
+    doctor,
+    generate,
+    materialize,
+    output,
+    perplexity,
+    profile,
+    quantize,
+    run,
+    verify,
+)
 from cachequant.errors import CachequantError
 
 app = typer.Typer(name="cachequant", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-for module in (generate, perplexity, bench, profile, doctor, verify, materialize, cache, run):
+for module in (generate, perplexity, bench, profile, doctor, verify, materialize, quantize, cache, run):
     module.register(app)
 
 

@@ -23,7 +23,9 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="Text to continue.", show_default=False)] = None,
     ids: Annotated[str | None, typer.Option(help="Token ids to continue instead of a text: 1,2,3.")] = None,
     model: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
-    scheme: Annotated[str, typer.Option(help="Number format: fp32, int8, w8a12, bfp8, ..., auto.")] = "fp32",
+    scheme: Annotated[
+        str | None, typer.Option(help="Number format: fp32, int8, w8a12, bfp8, ..., auto; default: as stored.")
+    ] = None,
     head: Annotated[str | None, typer.Option(help="Format of the output projection: int8, int8-block32.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Stop after this many; default: context limit.")] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -81,12 +83,14 @@ def describe(model, generation) -> dict[str, Any]:
     }
 
 
-def _check(model: str, scheme: str, head: str | None, given: str | list[int], sampling: dict, json: bool) -> None:
+def _check(
+    model: str, scheme: str | None, head: str | None, given: str | list[int], sampling: dict, json: bool
+) -> None:
     """Every check that needs no packed weights."""
     from cachequant import schemes
     from cachequant.decoder.sampling import Sampler
 
-    schemes.get(scheme, head)
+    schemes.get(scheme or "fp32", head)
     Sampler(**sampling)
     loading.resolve_model(model, json, "give token ids with --ids 1,2,3" if isinstance(given, str) else None)
 
