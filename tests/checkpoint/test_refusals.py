@@ -17,7 +17,7 @@ O, UP = "transformer.h.1.attn.c_proj", "transformer.h.0.mlp.c_fc"  # noqa: E741 
 
 @pytest.fixture(scope="module")
 def good(saved, tmp_path_factory):
-    """A checkpoint of a tiny model, one of whose matrices has a row of zeros, so that a scale is zero."""
+    """A checkpoint of a tiny model."""
     root = tmp_path_factory.mktemp("good")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CACHEQUANT_CACHE", str(root / "cache"))
