@@ -111,6 +111,7 @@ def _write_tensors(
             hashes[key] = hashlib.sha256(bytes_of(tensor)).hexdigest()
             writer.write(key, tensor)
         writer.close()
+    next(tensors, None)  # lets it report the last one
     return hashes
 
 
