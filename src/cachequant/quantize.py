@@ -35,6 +35,10 @@ class Quantized:
     quantizer: Quantizer
 
     @property
+    def size(self) -> int:
+        return self.codes.size
+
+    @property
     def nbytes(self) -> int:
         return self.codes.nbytes + self.scales.nbytes
 

@@ -35,10 +35,12 @@ def write_gguf(asset: ModelAsset, path: str | Path, kind: str) -> None:
     Raises
     ------
     InputError
-        Another kind.
+        Another kind, or a quantized model.
     """
     if kind not in KINDS:
         raise InputError(f"unknown kind of GGUF file {kind!r}; allowed: {', '.join(KINDS)}")
+    if asset.scheme is not None:
+        raise InputError(f"{asset.name} is quantized, as {asset.scheme.name!r}; allowed are float32 models")
     config, (coded, file_type) = asset.config, KINDS[kind]
     writer = gguf.GGUFWriter(path, config.family)
     writer.add_name(asset.name)

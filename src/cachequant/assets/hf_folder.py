@@ -20,7 +20,8 @@ from cachequant.errors import AssetError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 CONFIG_FILES = ("config.json", "generation_config.json")
-_INDEX, _PICKLE = "model.safetensors.index.json", "pytorch_model.bin"
+QUANT_METHOD = "cachequant"  # in the `quantization_config` of checkpoints
+INDEX, _PICKLE = "model.safetensors.index.json", "pytorch_model.bin"
 # Masks and tables that older checkpoints carry along; the decoder computes them.
 _BUFFERS = re.compile(r"(^|\.)(h\.\d+\.attn\.(masked_)?bias|layers\.\d+\.self_attn\.rotary_emb\.inv_freq)$")
 
@@ -67,25 +68,34 @@ def open_folder(path: Path, name: str | None = None, origin: Mapping[str, str] |
         shapes=shapes,
         read=read,
         tokenizer=_read_text(tokenizer) if tokenizer.exists() else None,
-        chat_template=_read_chat_template(path),
+        chat_template=read_chat_template(path),
         origin={"folder": path.resolve().name, "format": "huggingface", **(origin or {})},
     )
 
 
 def read_config(path: Path) -> DecoderConfig:
     """Configuration of a folder; the ends of a text as `generation_config.json` has them, where it does."""
-    config = DecoderConfig.from_hf(_read_json(path / "config.json"))
+    fields = read_json(path / "config.json")
+    if is_checkpoint(fields):
+        del fields["quantization_config"]
+    config = DecoderConfig.from_hf(fields)
     generation = path / "generation_config.json"
-    eos = _read_json(generation).get("eos_token_id") if generation.exists() else None
+    eos = read_json(generation).get("eos_token_id") if generation.exists() else None
     if eos is None:
         return config
     return dataclasses.replace(config, eos_ids=tuple(eos) if isinstance(eos, list) else (eos,))
 
 
+def is_checkpoint(fields: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is that of a quantized checkpoint of cachequant's own."""
+    quantization = fields.get("quantization_config")
+    return isinstance(quantization, dict) and quantization.get("quant_method") == QUANT_METHOD
+
+
 def identity(path: Path) -> str:
     """sha256 over names and hashes of the files that `open_folder` reads."""
     files = [path / name for name in (*CONFIG_FILES, *TOKENIZER_FILES) if (path / name).exists()]
-    listing = [[file.name, sha256_remembered(file)] for file in (*files, *_weight_files(path))]
+    listing = [[file.name, sha256_remembered(file)] for file in (*files, *weight_files(path))]
     return hashlib.sha256(json.dumps(listing).encode()).hexdigest()
 
 
@@ -97,20 +107,21 @@ class _Stored:
     float32: Any
 
 
-def _weight_files(path: Path) -> list[Path]:
+def weight_files(path: Path) -> list[Path]:
+    """The files with a folder's weights, the index of shards first where there is one."""
     if (path / "model.safetensors").exists():
         return [path / "model.safetensors"]
-    if (path / _INDEX).exists():
+    if (path / INDEX).exists():
         names = sorted(set(_weight_map(path).values()))
-        return [path / _INDEX, *(path / name for name in names)]
+        return [path / INDEX, *(path / name for name in names)]
     if (path / _PICKLE).exists():
         return [path / _PICKLE]
-    choices = f"model.safetensors, {_INDEX} with its shards, {_PICKLE}"
+    choices = f"model.safetensors, {INDEX} with its shards, {_PICKLE}"
     raise AssetError(f"{path} holds no weights; looked for {choices}")
 
 
 def _open_tensors(path: Path) -> dict[str, _Stored]:
-    files = [file for file in _weight_files(path) if file.name != _INDEX]
+    files = [file for file in weight_files(path) if file.name != INDEX]
     if files[0].name == _PICKLE:
         return _open_pickle(files[0])
     tensors: dict[str, _Stored] = {}
@@ -120,10 +131,10 @@ def _open_tensors(path: Path) -> dict[str, _Stored]:
             if name in tensors:
                 raise AssetError(f"{file}: tensor {name!r} is also in another file of the checkpoint")
             tensors[name] = _Stored(info.shape, lambda opened=opened, name=name: opened.float32(name))
-    if (path / _INDEX).exists() and files[0].name != "model.safetensors":
+    if (path / INDEX).exists() and files[0].name != "model.safetensors":
         for name, file in _weight_map(path).items():
             if name not in tensors:
-                raise AssetError(f"{path / _INDEX}: tensor {name!r} is not in {file}")
+                raise AssetError(f"{path / INDEX}: tensor {name!r} is not in {file}")
     return tensors
 
 
@@ -141,12 +152,12 @@ def _open_pickle(file: Path) -> dict[str, _Stored]:
 
 
 def _weight_map(path: Path) -> dict[str, str]:
-    weight_map = _read_json(path / _INDEX).get("weight_map")
+    weight_map = read_json(path / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise AssetError(f"{path / _INDEX}: weight_map is missing or empty")
+        raise AssetError(f"{path / INDEX}: weight_map is missing or empty")
     for file in weight_map.values():
         if not isinstance(file, str) or Path(file).name != file or not (path / file).exists():
-            raise AssetError(f"{path / _INDEX}: shard {file!r} is not a file beside it")
+            raise AssetError(f"{path / INDEX}: shard {file!r} is not a file beside it")
     return weight_map
 
 
@@ -165,18 +176,20 @@ def _canonical_shape(config: DecoderConfig, name: str, shape: tuple[int, ...]) -
     return tuple(reversed(shape)) if is_conv1d(config, name) else tuple(shape)
 
 
-def _read_chat_template(path: Path) -> str | None:
+def read_chat_template(path: Path) -> str | None:
+    """The chat template of a folder, or None."""
     if (path / "chat_template.jinja").exists():
         return _read_text(path / "chat_template.jinja")
     if not (path / "tokenizer_config.json").exists():
         return None
-    template = _read_json(path / "tokenizer_config.json").get("chat_template")
+    template = read_json(path / "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):  # several by name
         template = next((entry["template"] for entry in template if entry.get("name") == "default"), None)
     return template
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; AssetError if it holds none."""
     try:
         value = json.loads(_read_text(path))
     except ValueError as error:

@@ -38,20 +38,33 @@ def materialize(
     ConfigError
         No Hugging Face model has this configuration.
     """
-    folder = Path(folder).expanduser().absolute()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists and is not an empty folder; name a new one")
+    folder = new_folder(folder)
     asset = model if isinstance(model, ModelAsset) else models.resolve(model)
+    if asset.scheme is not None:
+        raise InputError(f"{asset.name} is quantized, as {asset.scheme.name!r}; allowed are float32 models")
     config = asset.config.to_hf()
     with cachedir.atomic_folder(folder) as partial:
         _write_weights(asset, partial / "model.safetensors", progress)
-        _write_json(partial / "config.json", config)
-        ends = {key: config[key] for key in ("bos_token_id", "eos_token_id")}
-        _write_json(partial / "generation_config.json", {"_from_model_config": True, **ends})
-        if asset.tokenizer is not None:
-            (partial / "tokenizer.json").write_text(asset.tokenizer.json_text, encoding="utf-8")
-            _write_json(partial / "tokenizer_config.json", _tokenizer_config(asset))
+        write_description(asset, config, partial)
     return folder
+
+
+def new_folder(folder: str | Path) -> Path:
+    """The absolute path of a folder to write. Raises InputError if it exists and is not an empty folder."""
+    folder = Path(folder).expanduser().absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists and is not an empty folder; name a new one")
+    return folder
+
+
+def write_description(asset: ModelAsset, config: dict[str, Any], folder: Path) -> None:
+    """Write what stands beside the weights: configuration, ends of a text, tokenizer."""
+    write_json(folder / "config.json", config)
+    ends = {key: config[key] for key in ("bos_token_id", "eos_token_id")}
+    write_json(folder / "generation_config.json", {"_from_model_config": True, **ends})
+    if asset.tokenizer is not None:
+        (folder / "tokenizer.json").write_text(asset.tokenizer.json_text, encoding="utf-8")
+        write_json(folder / "tokenizer_config.json", _tokenizer_config(asset))
 
 
 def _write_weights(asset: ModelAsset, path: Path, progress: Callable[[int, int], None] | None) -> None:
@@ -80,5 +93,6 @@ def _tokenizer_config(asset: ModelAsset) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -125,7 +125,13 @@ def _gguf(path: Path, say, progress) -> ModelAsset:
 
 
 def _folder(path: Path, name: str | None, origin: dict[str, str], say, progress) -> ModelAsset:
-    from cachequant.assets.hf_folder import identity, open_folder
+    from cachequant.assets.hf_folder import identity, is_checkpoint, open_folder, read_json
+
+    if (path / "config.json").exists() and is_checkpoint(read_json(path / "config.json")):
+        from cachequant.checkpoint.read import read_checkpoint
+
+        say(f"checking {name or path}")
+        return read_checkpoint(path)
 
     def open_source() -> ModelSource:
         say(f"converting {name or path}")

@@ -17,6 +17,7 @@ from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.tokenizer import Tokenizer
 from cachequant.decoder.weights import Weights, check_finite, check_shapes, tensor_shapes
 from cachequant.errors import AssetError
+from cachequant.schemes import Scheme
 
 _LAYOUT = 1  # raise it when converted files change for the same source
 _WEIGHTS, _CONFIG, _TOKENIZER, _SOURCE = "weights.safetensors", "config.json", "tokenizer.json", "source.json"
@@ -69,6 +70,7 @@ class ModelAsset:
     random: bool
     chat_template: str | None
     origin: Mapping[str, str]
+    scheme: Scheme | None = None  # of weights that are quantized already
 
 
 def place(sha256: str) -> Path:

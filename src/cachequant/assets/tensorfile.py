@@ -90,14 +90,7 @@ def read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
         if isinstance(error, AssetError):
             raise
         raise AssetError(f"{path}: {error.strerror or error}") from error
-    try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=_refuse_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise AssetError(f"{path}: the header is not JSON ({error})") from error
-    except _DuplicateError as error:
-        raise AssetError(f"{path}: the header names {error.args[0]!r} twice") from None
-    if not isinstance(header, dict):
-        raise AssetError(f"{path}: the header is not a JSON object")
+    header = strict_json(text, f"{path}: the header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise AssetError(f"{path}: metadata must map strings to strings")
@@ -145,6 +138,19 @@ class TensorWriter:
     def _put(self, data) -> None:
         self._file.write(data)
         self._hash.update(data)
+
+
+def strict_json(text: bytes, what: str) -> dict[str, Any]:
+    """A JSON object in which no name occurs twice; AssetError, which begins with `what`, for anything else."""
+    try:
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=_refuse_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise AssetError(f"{what} is not JSON ({error})") from error
+    except _DuplicateError as error:
+        raise AssetError(f"{what} names {error.args[0]!r} twice") from None
+    if not isinstance(value, dict):
+        raise AssetError(f"{what} is not a JSON object")
+    return value
 
 
 class _DuplicateError(Exception):

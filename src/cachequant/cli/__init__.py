@@ -22,6 +22,7 @@ from cachequant.cli import (
     output,
     perplexity,
     profile,
+    quantize,
     run,
     session,
     verify,
@@ -29,7 +30,9 @@ from cachequant.cli import (
 from cachequant.errors import CachequantError
 
 app = typer.Typer(name="cachequant", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-for module in (generate, perplexity, bench, profile, memory, doctor, verify, materialize, cache, session, run):
+for module in (
+    generate, perplexity, bench, profile, memory, doctor, verify, materialize, quantize, cache, session, run
+):  # fmt: skip
     module.register(app)
 
 

@@ -23,7 +23,9 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="Text to continue.", show_default=False)] = None,
     ids: Annotated[str | None, typer.Option(help="Token ids to continue instead of a text: 1,2,3.")] = None,
     model: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
-    scheme: Annotated[str, typer.Option(help="Number format: fp32, int8, w8a12, bfp8, ..., auto.")] = "fp32",
+    scheme: Annotated[
+        str | None, typer.Option(help="Number format: fp32, int8, w8a12, bfp8, ..., auto; default: as stored.")
+    ] = None,
     head: Annotated[str | None, typer.Option(help="Format of the output projection: int8, int8-block32.")] = None,
     kv: output.Kv = "fp32",
     calibration: output.Calibration = "auto",
@@ -85,7 +87,7 @@ def describe(model, generation) -> dict[str, Any]:
 
 
 def _check(
-    model: str, scheme: str, head: str | None, kv: str, calibration: str, given: str | list[int], sampling: dict,
+    model: str, scheme: str | None, head: str | None, kv: str, calibration: str, given: str | list[int], sampling: dict,
     json: bool,
 ) -> None:  # fmt: skip
     """Every check that needs no packed weights."""
@@ -94,7 +96,7 @@ def _check(
     from cachequant.kv import formats
     from cachequant.kv.calibration import check_calibration
 
-    schemes.get(scheme, head), formats.get(kv), check_calibration(calibration)
+    schemes.get(scheme or "fp32", head), formats.get(kv), check_calibration(calibration)
     Sampler(**sampling)
     loading.resolve_model(model, json, "give token ids with --ids 1,2,3" if isinstance(given, str) else None)
 

@@ -6,6 +6,7 @@ from cachequant.assets import texts
 from cachequant.assets.models import ModelAsset
 from cachequant.decoder.forward import Decoder
 from cachequant.decoder.taps import tapped
+from cachequant.errors import InputError
 from cachequant.kv.pages import PagePool
 from cachequant.kv.session import Session
 from cachequant.schemes import Scheme
@@ -18,6 +19,11 @@ def build(asset: ModelAsset, scheme: Scheme, shared: Decoder | None = None) -> D
 
     shared : a decoder of the same weights, whose parts are taken where they are the same.
     """
+    if asset.scheme is not None and scheme != asset.scheme:
+        raise InputError(
+            f"scheme {scheme.name!r}: {asset.name} is a checkpoint quantized as {asset.scheme.name!r}; allowed is "
+            "that, other schemes need the float32 model"
+        )
     largest = None
     if scheme.calibrated:
         plain = (

@@ -8,6 +8,7 @@ from cachequant import quantize
 from cachequant.errors import InputError
 from cachequant.kernels import gemm
 from cachequant.kernels.rotate import rotate
+from cachequant.quantize import Quantized
 from cachequant.schemes import Quantizer, Scheme, Transform
 from cachequant.transform import Basis, basis
 
@@ -35,29 +36,39 @@ class PackedLinear:
 
 
 def pack(
-    weights: list[np.ndarray],
+    weights: list[np.ndarray] | list[Quantized],
     biases: list[np.ndarray | None],
     scheme: Scheme,
     largest: np.ndarray | None = None,
 ) -> PackedLinear:
     """Quantize each (N_i, K) matrix of a decoder block alone, then stack them, so that stacking changes no value.
 
+    weights : float32, or the codes that `quantize_matrix` made of them under the same scheme.
     largest : (K,) largest inputs, for a scheme that is calibrated.
     """
     if scheme.weight is None:
         packed = gemm.pack_fp32(weights[0] if len(weights) == 1 else np.concatenate(weights))
     else:
-        changed = scheme.transform and _basis(scheme.transform, weights, largest)
-        if changed:
-            weights = [rotate(w, 1 / changed.factors, changed.block) * np.float32(1 / changed.block) for w in weights]
-        codes = quantize.concatenate([quantize.quantize(w, scheme.weight) for w in weights])
-        packed = gemm.pack_codes(codes, scheme.activation, changed)
+        if isinstance(weights[0], Quantized):
+            changed = scheme.transform and basis(scheme.transform, weights[0].codes.shape[1])
+        else:
+            changed = scheme.transform and _basis(scheme.transform, weights, largest)
+            weights = [quantize_matrix(w, scheme.weight, changed) for w in weights]
+        packed = gemm.pack_codes(quantize.concatenate(weights), scheme.activation, changed)
     if all(b is None for b in biases):
         bias = None
     else:
-        filled = [np.zeros(len(w), np.float32) if b is None else b for w, b in zip(weights, biases, strict=True)]
+        rows = [len(w.codes if isinstance(w, Quantized) else w) for w in weights]
+        filled = [np.zeros(n, np.float32) if b is None else b for n, b in zip(rows, biases, strict=True)]
         bias = np.concatenate(filled)
     return PackedLinear(packed, bias, scheme.activation)
+
+
+def quantize_matrix(w: np.ndarray, quantizer: Quantizer, changed: Basis | None = None) -> Quantized:
+    """Codes of an (N, K) float32 matrix, in the basis `changed` of its inputs if that is given."""
+    if changed:
+        w = rotate(w, 1 / changed.factors, changed.block) * np.float32(1 / changed.block)
+    return quantize.quantize(w, quantizer)
 
 
 def _basis(transform: Transform, weights: list[np.ndarray], largest: np.ndarray | None) -> Basis:

@@ -183,7 +183,7 @@ class Model:
 
 def load(
     model: str = "smollm2-135m",
-    scheme: str | Scheme = "fp32",
+    scheme: str | Scheme | None = None,
     head: str | None = None,
     threads: int | None = None,
     kv: str | PageFormat = "fp32",
@@ -193,9 +193,11 @@ def load(
 
     Parameters
     ----------
-    model : ``smollm2-135m``, ``gpt2``, ``gpt2-random``, a hub id, a folder of transformers' format, or a GGUF file.
+    model : ``smollm2-135m``, ``gpt2``, ``gpt2-random``, a hub id, a folder of transformers' format, a quantized
+        checkpoint (`cachequant.checkpoint`), or a GGUF file.
     scheme : a name of `cachequant.schemes`, such as ``fp32``, ``int8``, ``w8a12``, ``int8+head``; ``auto`` takes the
-        scheme for this CPU that keeps the quality of fp32 at about the speed of int8.
+        scheme for this CPU that keeps the quality of fp32 at about the speed of int8. None is the scheme of a
+        quantized checkpoint, else ``fp32``.
     head : ``int8`` or ``int8-block32`` quantizes the output projection too.
     threads : of the kernels; None keeps the current setting (at first: physical cores).
     kv : page format of keys and values, such as ``fp32``, ``fp16``, ``int8``, ``k4v4``, ``k4v3,0-1:k8v8``.
@@ -206,14 +208,15 @@ def load(
     InputError, AssetError, ConfigError, NumericsError : unknown names, missing or damaged files, configurations that
         are not handled, non-finite weights; before any compute.
     """
-    chosen, kv = schemes.get(scheme, head), formats.get(kv)
+    chosen = None if scheme is None and head is None else schemes.get(scheme or "fp32", head)
+    kv = formats.get(kv)
     if threads is not None:
         if not 1 <= threads <= kernels.most_threads():
             raise InputError(f"threads {threads!r} has to be between 1 and {kernels.most_threads()}")
         kernels.set_threads(threads)
     asset = models.resolve(model)
     kv.check(asset.config.layers, asset.config.head_dim)
-    decoder = build(asset, chosen)
+    decoder = build(asset, chosen or asset.scheme or schemes.get("fp32"))
     return Model(asset, decoder, _pages(asset, decoder, kv, calibration))
 
 
