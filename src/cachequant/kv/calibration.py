@@ -44,8 +44,8 @@ def basis_for(asset: ModelAsset, decoder: Decoder | None = None, calibration: st
         return plain(c.layers, c.kv_heads, c.head_dim)
     if asset.scheme is not None:
         raise InputError(
-            f"calibration 'auto': {asset.name} is a checkpoint quantized as {asset.scheme.name!r}, but the basis of coded "
-            "pages is fitted on the float32 model; allowed here is 'none'"
+            f"calibration 'auto': {asset.name} is a checkpoint quantized as {asset.scheme.name!r}, but the basis of "
+            "coded pages is fitted on the float32 model; allowed here is 'none'"
         )
     text = texts.calibration()
     key = hashlib.sha256(f"{asset.sha256}\n{text.sha256}\n{TOKENS} {WINDOW} {VERSION}".encode()).hexdigest()
