@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cachequant.errors import ParameterError, ResultError
+from cachequant.errors import InputError, ParameterError, ResultError
 from cachequant.study import compute, layout, results, runner, stage
 
 HEADER = """\
@@ -171,3 +171,15 @@ def test_staging_shows_the_chosen_run_and_says_what_falls_back(project, monkeypa
     monkeypatch.setenv("CACHEQUANT_RESULTS", "runs/absent")
     with pytest.raises(ResultError, match="there are: runs/mine"):
         stage.stage()
+
+
+def test_bad_values_in_a_notebook_are_the_error_that_they_are_outside():
+    from papermill.exceptions import PapermillExecutionError
+
+    def failed(name):
+        return PapermillExecutionError(0, 1, "cell", name, "tokens -4 has to be at least 2", [])
+
+    with pytest.raises(InputError, match="tokens -4"), runner._typed():
+        raise failed("InputError")
+    with pytest.raises(PapermillExecutionError), runner._typed():
+        raise failed("KeyError")

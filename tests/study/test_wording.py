@@ -25,9 +25,12 @@ def test_listed(names, text):
     assert wording.listed(names) == text
 
 
-def test_best_names_all_that_the_interval_cannot_tell_apart():
+def test_best_names_all_that_cannot_be_told_apart():
     cells = {"slow": cell(1, 2), "int8": cell(8, 10), "bfp8": cell(7, 8.5)}
-    assert wording.best(cells) == "int8 and bfp8"
+    assert wording.best(cells) == "int8 (within its noise: bfp8)"
+    assert wording.best({"slow": cells["slow"], "int8": cells["int8"]}) == "int8"
+    paired = {"slow": cell(0.9, 8), "bfp8": cell(1.1, 1.2)}
+    assert wording.best(cells, lambda a, b: paired[b]) == "int8 (within its noise: slow)"
 
 
 def test_wins_by_prompt_length():

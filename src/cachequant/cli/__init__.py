@@ -73,6 +73,9 @@ def call(arguments: Sequence[str] | None = None) -> int:
     except CachequantError as error:
         output.note(f"cachequant: {error}")
         return 2
+    except (KeyboardInterrupt, typer.Abort):
+        output.note("cachequant: interrupted; what was finished is kept")
+        return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter complains when it flushes at exit
         return 1

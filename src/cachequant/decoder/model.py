@@ -99,7 +99,9 @@ class Model:
             if self.tokenizer is None:
                 raise InputError(f"{self.name} has no tokenizer: give token ids instead of text")
             prompt = self.tokenizer.encode(prompt)
-        return check_ids(prompt if len(prompt) else np.empty(0, np.int64), self.config.vocab).tolist()
+        if not len(prompt):
+            raise InputError("the prompt is empty: expected a text, or at least one token id")
+        return check_ids(prompt, self.config.vocab).tolist()
 
     def generate(
         self,

@@ -36,6 +36,9 @@ def main() -> int:
     except CachequantError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on from what was finished", file=sys.stderr)
+        return 130
     except Exception as error:
         if type(error).__name__ != "PapermillExecutionError":
             raise

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cachequant import errors
 from cachequant.errors import ParameterError, ResultError
 from cachequant.study import layout, params, peers, profiles, provenance, results, sources
 
@@ -158,7 +159,7 @@ def _papermill(todo: Plan, temporary: Path, variables: dict[str, Path]):
     import papermill
 
     jupytext.write(_read(todo.source), temporary / "in.ipynb")
-    with _environment(variables):
+    with _environment(variables), _typed():
         return papermill.execute_notebook(
             str(temporary / "in.ipynb"),
             str(temporary / "out.ipynb"),
@@ -168,6 +169,20 @@ def _papermill(todo: Plan, temporary: Path, variables: dict[str, Path]):
             cwd=str(layout.root() / "notebooks"),
             progress_bar=False,
         )
+
+
+@contextmanager
+def _typed():
+    """Bad input that only the notebook's own calls can notice is the same error as outside of it."""
+    from papermill.exceptions import PapermillExecutionError
+
+    try:
+        yield
+    except PapermillExecutionError as error:
+        kind = getattr(errors, error.ename, None)
+        if kind is None:
+            raise
+        raise kind(error.evalue) from None
 
 
 @contextmanager

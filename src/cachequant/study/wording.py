@@ -3,7 +3,7 @@
 A ratio is {median, low, high} of "first / second" in a metric where larger is better; its interval decides the words.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 def verdict(ratio: dict) -> str:
@@ -33,15 +33,24 @@ def listed(names: Iterable[str], none: str = "none") -> str:
     return f"{', '.join(rest)} and {last}" if len(names) > 1 else last
 
 
-def best(cells: dict[str, dict]) -> str:
-    """The name with the highest median, with all those whose intervals reach into its own.
+def best(cells: dict[str, dict], ratio: Callable[[str, str], dict] | None = None) -> str:
+    """The name with the highest median, and those that cannot be told apart from it.
 
     Parameters
     ----------
     cells : {name: {"median", "low", "high"}}.
+    ratio : (a, b) -> paired ratio of a to b, which decides; without it, whether the intervals overlap.
+
+    >>> best({"a": {"median": 3, "low": 2, "high": 4}, "b": {"median": 2, "low": 1, "high": 3}})
+    'a (within its noise: b)'
     """
-    top = max(cells.values(), key=lambda c: c["median"])
-    return listed(name for name, c in cells.items() if c["high"] >= top["low"])
+    top = max(cells, key=lambda name: cells[name]["median"])
+
+    def close(name: str) -> bool:
+        return cells[name]["high"] >= cells[top]["low"] if ratio is None else ratio(top, name)["low"] <= 1
+
+    others = [name for name in cells if name != top and close(name)]
+    return f"{top} (within its noise: {listed(others)})" if others else top
 
 
 def wins(ratios: dict[int, dict]) -> str:

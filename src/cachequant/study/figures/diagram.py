@@ -99,7 +99,7 @@ def decoder_block(model: dict, ax=None):
         )
     )
     ax.text(4.14, top - 0.05, f"×{model['layers']}", ha="right", va="top", fontsize=9, color="#555555")
-    ax.set_title(f"{model['title']}: {model['quantized']} matrices in 8 bits", fontsize=8.5, loc="center")
+    ax.set_title(f"{model['title']}:\n{model['quantized']} matrices in 8 bits", fontsize=8.5, loc="center")
     ax.set(xlim=(0, 4.3), ylim=(y + 0.5, 0.5))
     ax.axis("off")
     return ax
