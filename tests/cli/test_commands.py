@@ -26,6 +26,7 @@ def test_perplexity_passes_every_option(cli_json, tiny, monkeypatch):
     seen = {}
     monkeypatch.setattr(quality, "perplexity", lambda model, **options: seen.update(options) or {"perplexity": 1.0})
     given = {"scheme": "bfp8", "kv": "fp32", "text": "enwiki", "window": 33, "tokens": 99, "against": "fp32"}
+    given["calibration"] = "none"
     cli_json("perplexity", "--model", tiny, *(x for k, v in given.items() for x in (f"--{k}", v)))
     seen.pop("progress")
     assert seen == given | {"threads": None}
