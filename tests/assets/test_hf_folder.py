@@ -156,10 +156,11 @@ def test_folders_that_are_no_checkpoints_are_refused(cache, tmp_path):
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(AssetError, match="config.json: not a JSON object"):
         models.resolve(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text(json.dumps(TINY["gpt2"]))
     with pytest.raises(AssetError, match="holds no weights"):
         models.resolve(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / "config.json").write_text("[]")
     with pytest.raises(AssetError, match="not a JSON object"):
         models.resolve(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
