@@ -10,6 +10,7 @@ import numpy as np
 
 from cachequant.errors import InputError
 from cachequant.kv import formats
+from cachequant.kv.formats import PAGE
 
 TORCH = "sdpa-fp32"
 PREFIX = "kv-"
@@ -32,14 +33,14 @@ class OurCache:
         self._keep, rng = made, np.random.default_rng(0)
         self._table = PageTable(PagePool(layers, kv_heads, d, made))
         x = rng.standard_normal((FILL, 2 * kv_heads, d)).astype(np.float32)
-        for start in range(0, tokens, FILL):
-            count = min(FILL, tokens - start)
-            pages = self._table.reserve(start, start + count)
+        newest = (tokens - 1) // PAGE * PAGE  # the page of the token that is decoded has exact rows
+        for start in [*range(0, newest, FILL), newest]:
+            count = min(FILL, newest - start) or tokens - newest
+            self._table.settle()
+            self._pages = pages = self._table.reserve(start, start + count)
             for layer in range(layers):
                 k, v = x[:count, :kv_heads], x[:count, kv_heads:]
                 attention.append(k, v, pages.exact, layer, start, pages.coded, pages.coding)
-            self._table.settle()
-        self._pages = self._table.addresses()
         self._geometry, self._tokens = geometry, tokens
         self._q = rng.standard_normal((1, heads, d)).astype(np.float32)
         self._out, self._attend = np.empty_like(self._q), attention.attend
