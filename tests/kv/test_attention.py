@@ -161,3 +161,11 @@ def test_bytes_are_those_of_the_calculator(kv):
         kept = min(format.exact_pages, 9) + 1
         assert held == kept * exact + (10 - kept) * coded
         assert bits <= 8 * held / (320 * 2 * kv_heads * d)
+
+
+def test_it_is_found_where_users_look():
+    import cachequant as cq
+
+    assert cq.kv.Attention is Attention
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        cq.kv.Nothing  # noqa: B018
