@@ -4,6 +4,7 @@ import pytest
 
 import cachequant as cq
 from cachequant.assets.tensorfile import TensorFile
+from helpers import checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,20 @@ def test_verify(cli_json, cli, saved, tiny):
     code, found = cli_json("session", "verify", saved / "a", "--model", tiny)
     assert (code, found["ok"], found["differing_pages"]) == (0, True, [])
     code, _, err = cli("session", "verify", saved / "a", "--model", tiny, "--scheme", "int8")
+    assert code == 2
+    assert "fingerprint" in err
+
+
+def test_sessions_over_codes(cli_json, cli, tmp_path):
+    folder = checkpoint("llama-coded", str(tmp_path))
+    with cq.load(folder, kv="k4v4", calibration="none").session() as session:
+        session.extend(range(70), "none")
+        session.save(tmp_path / "s")
+    assert cli_json("session", "info", tmp_path / "s")[1]["pages"] == 3
+    with_pages = ("session", "verify", tmp_path / "s", "--model", folder, "--calibration", "none", "--kv")
+    code, found = cli_json(*with_pages, "k4v4")
+    assert (code, found["ok"]) == (0, True)
+    code, _, err = cli(*with_pages, "k4v3")
     assert code == 2
     assert "fingerprint" in err
 

@@ -33,12 +33,14 @@ def verify(
     file: File,
     model: Model = "smollm2-135m",
     scheme: SchemeName = "fp32",
+    kv: output.Kv = "fp32",
+    calibration: output.Calibration = "auto",
     key_file: KeyFile = None,
     json: output.Json = False,
 ) -> None:
     """Compute a session again from its token ids and compare every stored bit; exit code 1 if one differs."""
     with output.quiet(json):
-        loaded, session = _load(file, model, scheme, key_file, json)
+        loaded, session = _load(file, model, (scheme, kv, calibration), key_file, json)
         with session, loaded.session() as fresh:
             if session.stored:
                 fresh.extend(session.ids[: session.stored], "none")
@@ -57,12 +59,14 @@ def replay(
     from_token: Annotated[int, typer.Option(min=1, help="First token that is generated again.")],
     model: Model = "smollm2-135m",
     scheme: SchemeName = "fp32",
+    kv: output.Kv = "fp32",
+    calibration: output.Calibration = "auto",
     key_file: KeyFile = None,
     json: output.Json = False,
 ) -> None:
     """Generate a session's tokens again, greedily, and tell where they differ first; exit code 1 if they do."""
     with output.quiet(json):
-        _, session = _load(file, model, scheme, key_file, json)
+        _, session = _load(file, model, (scheme, kv, calibration), key_file, json)
         with session:
             made = session.replay(from_token)
     found = {"from_token": made.start, "ids": made.ids, "difference": made.difference}
@@ -110,21 +114,24 @@ def _describe(file: Path, key: bytes | None) -> dict[str, Any]:
     from cachequant.kv import snapshot
 
     found = snapshot.read(file, key)
-    counts = {"tokens": len(found.ids), "stored": found.stored, "pages": len(found.pages)}
+    counts = {"tokens": len(found.ids), "stored": found.stored, "pages": len(found.pages) + len(found.codes)}
     return found.metadata | counts | {"signed": key is not None, "bytes": file.stat().st_size}
 
 
-def _load(file: Path, model: str, scheme: str, key_file: Path | None, json: bool):
-    """Model and session; the file is read before the weights are packed."""
+def _load(file: Path, model: str, made_with: tuple[str, str, str], key_file: Path | None, json: bool):
+    """Model and session, made with a scheme, a page format and a calibration; the file is read before the weights are
+    packed."""
     import cachequant
     from cachequant import schemes
-    from cachequant.kv import snapshot
+    from cachequant.kv import formats, snapshot
+    from cachequant.kv.calibration import check_calibration
 
-    schemes.get(scheme)
+    scheme, kv, calibration = made_with
+    schemes.get(scheme), formats.get(kv), check_calibration(calibration)
     key = _key(key_file)
     snapshot.read(file, key)
     loading.resolve_model(model, json)
-    loaded = cachequant.load(model, scheme)
+    loaded = cachequant.load(model, scheme, kv=kv, calibration=calibration)
     return loaded, loaded.load_session(file, key)
 
 

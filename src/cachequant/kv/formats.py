@@ -86,15 +86,15 @@ def get(name: "str | PageFormat") -> PageFormat:
     """The format of a name. Raises InputError naming what is allowed."""
     if isinstance(name, PageFormat):
         return name
-    text, _, others = str(name).partition(",")
+    text, *others = str(name).split(",")
     found, exact = _EXACT.fullmatch(str(name)), 1
     if found:
         exact = int(found[2])
-        text, _, others = found[1].partition(",")
+        text, *others = found[1].split(",")
     sides = _sides(text, name)
-    more = tuple(_other(part, name) for part in others.split(",") if others)
+    more = tuple(_other(part, name) for part in others)
     plain = next((a for a, k in ALIASES.items() if k == text), text)
-    label = ",".join([plain, *(p for p in others.split(",") if others)])
+    label = ",".join([plain, *others])
     made = PageFormat(label, sides, more, exact)
     if not made.compressed:
         if found:

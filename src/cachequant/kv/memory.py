@@ -6,7 +6,6 @@ from cachequant.decoder.config import DecoderConfig
 from cachequant.errors import InputError
 from cachequant.kv import formats
 from cachequant.kv.basis import PLAIN
-from cachequant.kv.codec import check_head_dim
 from cachequant.kv.formats import PAGE, PageFormat
 
 SCALE_BYTES, FLOAT = 2, 4
@@ -54,7 +53,6 @@ def memory(config: DecoderConfig, kv: str | PageFormat, tokens: int, calibration
     exact = tokens - coded * PAGE
     basis = 0
     if format.compressed:
-        check_head_dim(c.head_dim)
         each = 2 * (1 + 2 * c.head_dim) * c.head_dim * FLOAT
         basis = each * (1 if calibration == "none" else c.layers * c.kv_heads)
     return Memory(
