@@ -21,6 +21,7 @@ from cachequant.kernels.encode import ROUNDED, basis_of, encode_head, numbers_of
 from cachequant.kernels.ir import exp, fetch_add, fma, pointer, row_sum
 from cachequant.kernels.lazy import ADDRESSES, STRIDED, VECTOR, compile_once
 from cachequant.kernels.tiles import PAGE, SEGMENT, product, softmax
+from cachequant.kernels.views import floats
 
 FINISHED = 1  # place of the counter of finished tiles
 TILE = 48  # query rows (position, head of the group) that share one pass over the pages
@@ -28,11 +29,6 @@ SERIAL = 1 << 17  # multiply-adds below which waking a second thread costs more 
 STATS = 4  # floats of a row beside its output: maximum, sum, and the part of the sum that read codes
 NO_PARTS, NO_COUNTERS, NO_CODES = np.empty(0, np.float32), np.empty(0, np.int64), np.empty(0, np.int64)
 SIGNATURE = STRIDED, STRIDED, ADDRESSES, ADDRESSES, ADDRESSES, int64, int64, int64, float64, STRIDED
-
-
-@njit(inline="always")
-def _floats(address, count):
-    return carray(pointer(address), (count,), np.float32)
 
 
 @njit(inline="always")
@@ -64,7 +60,7 @@ def _values(rows, p, values, d, o, tokens):
 
 
 @njit(error_model="numpy", cache=True)
-def _bfloats(address, out):
+def _widen(address, out):
     """32 bfloat16 scales as float32."""
     bits, target = carray(pointer(address), (PAGE,), np.uint16), carray(pointer(out), (PAGE,), np.uint32)
     for t in range(PAGE):
@@ -76,15 +72,15 @@ def _side(bits, codes, k, n, d, levels, scales):
     """The levels of one side of a coded page, and the scales of its vectors."""
     unpack_side(bits, codes, k, n, levels)
     if bits <= CODED:
-        _bfloats(codes + side_bytes(bits, d) - 2 * PAGE, scales)
+        _widen(codes + side_bytes(bits, d) - 2 * PAGE, scales)
     else:
-        _floats(scales, PAGE)[:] = 1
+        floats(scales, PAGE)[:] = 1
 
 
 @njit(error_model="numpy", cache=True)
 def _rescale(scores, scales, bias, out):
     """out = scores * scales + bias for the 32 tokens of a page."""
-    x, y, z = _floats(scores, PAGE), _floats(scales, PAGE), _floats(out, PAGE)
+    x, y, z = floats(scores, PAGE), floats(scales, PAGE), floats(out, PAGE)
     for t in range(PAGE):
         z[t] = fma(x[t], y[t], bias)
 
@@ -93,7 +89,7 @@ def _rescale(scores, scales, bias, out):
 def _coded_scores(r, m, first, group, end, turned, biases, levels, scales, d, spare, target):
     """Scores of those of m query rows that stand at `end` or later against a coded page."""
     _scores(m, turned + r * d * 4, levels, d, spare)
-    bias = _floats(biases, r + m)
+    bias = floats(biases, r + m)
     for i in range(m):
         if (first + r + i) // group >= end:
             at = i * SEGMENT * 4
@@ -103,7 +99,7 @@ def _coded_scores(r, m, first, group, end, turned, biases, levels, scales, d, sp
 @njit(error_model="numpy", cache=True)
 def _weigh(weights, scales, seen):
     """Multiply the weights of a page by the scales of its values, and add their sum to what was read from codes."""
-    total, w, y = _floats(seen, 1), _floats(weights, PAGE), _floats(scales, PAGE)
+    total, w, y = floats(seen, 1), floats(weights, PAGE), floats(scales, PAGE)
     total[0] += row_sum(weights, PAGE)
     for t in range(PAGE):
         w[t] *= y[t]
@@ -138,15 +134,15 @@ def _segment(panels, first, rows, group, segment, pages, coded, places, d, s, o,
                     unpacked = True
                 _coded_scores(r, m, first, group, end, turned, biases, levels, scales, d, spare, target)
             r += m
-    _floats(o, rows * d)[:] = 0
-    rotated, numbers = o + TILE * d * 4, _floats(stats, rows * STATS)
+    floats(o, rows * d)[:] = 0
+    rotated, numbers = o + TILE * d * 4, floats(stats, rows * STATS)
     if coded.size:
-        _floats(rotated, rows * d)[:] = 0
+        floats(rotated, rows * d)[:] = 0
     for r in range(rows):
         seen = min((first + r) // group + 1 - begin, SEGMENT)
         if seen > 0:
             row, blocks = s + r * SEGMENT * 4, (seen + PAGE - 1) // PAGE
-            _floats(row + seen * 4, blocks * PAGE - seen)[:] = -np.inf
+            floats(row + seen * 4, blocks * PAGE - seen)[:] = -np.inf
             softmax(row, blocks, stats + r * STATS * 4)
             numbers[r * STATS + 2] = 0
     for j in range(0, count, PAGE):
@@ -186,7 +182,7 @@ def _segment(panels, first, rows, group, segment, pages, coded, places, d, s, o,
 @njit(error_model="numpy", cache=True)
 def _fold(o, stats, total, sums, d, sides):
     """Add one row's segment (o, m, l) to its running (total, m, l); with two sides, the part in the coded basis too."""
-    part, whole = _floats(stats, STATS), _floats(sums, STATS)
+    part, whole = floats(stats, STATS), floats(sums, STATS)
     first = part[0] > whole[0]
     a = exp(whole[0] - part[0]) if first else exp(part[0] - whole[0])
     for i in (1, 2):
@@ -194,7 +190,7 @@ def _fold(o, stats, total, sums, d, sides):
     if first:
         whole[0] = part[0]
     for side in range(sides):
-        x, y = _floats(o + side * TILE * d * 4, d), _floats(total + side * TILE * d * 4, d)
+        x, y = floats(o + side * TILE * d * 4, d), floats(total + side * TILE * d * 4, d)
         if first:
             for i in range(d):
                 y[i] = fma(y[i], a, x[i])
@@ -209,10 +205,10 @@ def _pack(q, stride, offset, width, first, rows, group, start, scale, d, panel):
     factor, r = np.float32(scale), 0
     while r < rows:
         m = _micro(rows - r)
-        out = _floats(panel + r * d * 4, m * d)
+        out = floats(panel + r * d * 4, m * d)
         for i in range(m):
             at = first + r + i
-            row = _floats(q + (at // group - start) * stride + offset + at % group * width * 4, d)
+            row = floats(q + (at // group - start) * stride + offset + at % group * width * 4, d)
             for k in range(d):
                 out[k * m + i] = row[k] * factor
         r += m
@@ -225,19 +221,19 @@ def _write(total, sums, out, stride, head, first, rows, group, start, d, bits, m
     bits : of the coded values, 0 for none.
     """
     for r in range(rows):
-        stats, exact, rotated = _floats(sums + r * STATS * 4, STATS), total + r * d * 4, total + (TILE + r) * d * 4
+        stats, exact, rotated = floats(sums + r * STATS * 4, STATS), total + r * d * 4, total + (TILE + r) * d * 4
         if bits > CODED:
-            o, more = _floats(exact, d), _floats(rotated, d)
+            o, more = floats(exact, d), floats(rotated, d)
             for i in range(d):
                 o[i] += more[i]
         elif bits:
-            o, mean = _floats(exact, d), _floats(means, d)
+            o, mean = floats(exact, d), floats(means, d)
             for i in range(d):
                 o[i] = fma(stats[2], mean[i], o[i])
             product(1, 4, 1, 1, 1, rotated, matrix, d, exact, d, d, d)
         at, weight = first + r, np.float32(1) / stats[1]
-        row = _floats(out + (at // group - start) * stride + (head * group + at % group) * d * 4, d)
-        o = _floats(exact, d)
+        row = floats(out + (at // group - start) * stride + (head * group + at % group) * d * 4, d)
+        o = floats(exact, d)
         for i in range(d):
             row[i] = o[i] * weight
 
@@ -251,8 +247,8 @@ def turn_token(q, layer, head, group, d, scale, coding, out):
     bits, _, _ = numbers_of(coding, layer)
     means, _, matrix = basis_of(coding, layer, head, 0, d)
     for g in range(group):
-        row, to = _floats(q + g * d * 4, d), out + g * (d + 1) * 4
-        result, mean = _floats(to, d + 1), _floats(means, d)
+        row, to = floats(q + g * d * 4, d), out + g * (d + 1) * 4
+        result, mean = floats(to, d + 1), floats(means, d)
         bias = np.float32(0)
         if bits > CODED:
             result[:d] = row
@@ -310,7 +306,7 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
                 base, turned.strides[0], head * group * (d + 1) * 4, d + 1, first, rows, group, start, scale, d,
                 panels[1],
             )  # fmt: skip
-            bias = _floats(biases, rows)
+            bias = floats(biases, rows)
             for r in range(rows):
                 at = first + r
                 bias[r] = turned[at // group - start, head * group + at % group, d]
@@ -407,10 +403,10 @@ def attend(q, pages, layer, start, kv_heads, scale, out, coded=NO_CODES, coding=
 def append_token(k, v, page, layer, kv_heads, head, d, place, k_half, v_half):
     """Write the key and the value at two addresses to a place in a page, rounded to float16 where that is said."""
     page += layer * 2 * kv_heads * d * PAGE * 4
-    keys, row = _floats(page + head * d * PAGE * 4, d * PAGE), _floats(k, d)
+    keys, row = floats(page + head * d * PAGE * 4, d * PAGE), floats(k, d)
     for i in range(d):
         keys[i * PAGE + place] = round_half(row[i]) if k_half else row[i]
-    values, row = _floats(page + ((kv_heads + head) * PAGE + place) * d * 4, d), _floats(v, d)
+    values, row = floats(page + ((kv_heads + head) * PAGE + place) * d * 4, d), floats(v, d)
     for i in range(d):
         values[i] = round_half(row[i]) if v_half else row[i]
 

@@ -20,9 +20,9 @@ from numba.extending import intrinsic
 
 from cachequant.kernels import cpu
 from cachequant.kernels.codebooks import CODED, MAGNITUDES
-from cachequant.kernels.ir import F32, I32, I64, LANES, load, store
+from cachequant.kernels.ir import F32, I32, I64, LANES, load, splat, store
+from cachequant.kernels.tiles import PAGE
 
-PAGE = 32
 WORDS = ir.VectorType(I32, LANES)
 FLOATS = ir.VectorType(F32, LANES)
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
@@ -124,9 +124,7 @@ def unpack(typingctx, bits, codes, k, n, out):
                 word, signs = load(builder, codes, builder.add(line, column), WORDS), None
                 if bits_ == 3:
                     signs = load(builder, signs_at, builder.add(sign_line, column), WORDS)
-                    by = builder.insert_element(ir.Constant(WORDS, ir.Undefined), half, I32(0))
-                    by = builder.shuffle_vector(by, by, ir.Constant(WORDS, [0] * LANES))
-                    signs = builder.lshr(signs, by)
+                    signs = builder.lshr(signs, splat(builder, half, LANES))
                 for j in range(count):
                     place = builder.add(builder.add(first, builder.mul(I64(j), n)), column)
                     store(builder, emit_levels(builder, bits_, word, signs, j), out, place)

@@ -15,6 +15,7 @@ from cachequant.kernels.codebooks import CODED, FACTORS, edges, magnitudes
 from cachequant.kernels.coded import FLOATS, PAGE, WORDS, half_bits, side_bytes, words
 from cachequant.kernels.ir import I64, LANES, load, pointer, store
 from cachequant.kernels.tiles import product
+from cachequant.kernels.views import floats
 
 # the numbers that say how pages are coded: where the basis is, its strides in bytes, whether rows round when they are
 # written, then three of each layer
@@ -37,11 +38,6 @@ def basis_of(coding, layer, head, side, d):
     return means, means + 4 * d, means + 4 * d * (1 + d)
 
 
-@njit(inline="always")
-def _floats(address, count):
-    return carray(pointer(address), (count,), np.float32)
-
-
 def _magnitude(builder, x):
     return builder.bitcast(builder.and_(builder.bitcast(x, WORDS), words(0x7FFFFFFF)), FLOATS)
 
@@ -60,8 +56,6 @@ def _gains(typingctx, bits, u, d, inverse, num, den):
         with cgutils.for_range_slice(builder, I64(0), I64(PAGE), I64(LANES)) as (column, _):
             by = load(builder, inverse, column, FLOATS)
             sums = [cgutils.alloca_once_value(builder, zero) for _ in range(2)]
-            for place in sums:
-                builder.store(zero, place)
             with cgutils.for_range(builder, d) as loop:
                 at = builder.add(builder.mul(loop.index, I64(PAGE)), column)
                 x = _magnitude(builder, load(builder, u, at, FLOATS))
@@ -212,16 +206,16 @@ def _encode_side(bits, rows, values, d, means, matrix, out):
     """One side of a page: `rows` is the address of keys [d][32] or of values [32][d]."""
     if bits >= 16:
         count = PAGE * d
-        source = _floats(rows, count)
+        source = floats(rows, count)
         if bits == 32:
-            _floats(out, count)[:] = source
+            floats(out, count)[:] = source
         else:
             halves = carray(pointer(out), (count,), np.uint16)
             for i in range(count):
                 halves[i] = half_bits(source[i])
         return
     centred, turned = np.empty((d, PAGE), np.float32), np.empty((PAGE, d), np.float32)
-    source, mean = _floats(rows, d * PAGE), _floats(means, d)
+    source, mean = floats(rows, d * PAGE), floats(means, d)
     for i in range(d):
         for t in range(PAGE):
             centred[i, t] = source[t * d + i if values else i * PAGE + t] - mean[i]

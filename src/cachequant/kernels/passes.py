@@ -23,6 +23,7 @@ from cachequant.kernels.native import GROUP, ROWS, TABLE_SIZE, UNSIGNED
 from cachequant.kernels.pointwise import gelu_row, layer_row, rms_row, rope_row, silu_row
 from cachequant.kernels.quantize_rows import RECORD, quantize_tile
 from cachequant.kernels.tiles import PAGE
+from cachequant.kernels.views import floats as floats_at
 
 # places in the numbers of a matrix, of a block and of the decoder's shape
 WEIGHT, STEPS, KIND, W_BLOCK, OUTPUTS, INPUTS, FORM, WIDENED, BIAS = range(9)
@@ -44,11 +45,6 @@ STAGES = 5  # of a block: four matrices, keys and values; attention has counters
 
 
 @njit(inline="always")
-def _view(address, count):
-    return carray(pointer(address), (count,), np.float32)
-
-
-@njit(inline="always")
 def _numbers(address, count):
     return carray(pointer(address), (count,), np.int64)
 
@@ -63,7 +59,7 @@ def _row(how, x, n, weight, bias, eps, out):
     elif how == SILU:
         silu_row(x, n, out)
     else:
-        _view(out, n)[:] = _view(x, n)
+        floats_at(out, n)[:] = floats_at(x, n)
         gelu_row(out, n)
 
 
@@ -104,7 +100,7 @@ def _linear(table, threads, counts, how, x, m, norm, matrix, inputs, residual, o
     units, steps, packed = inputs
     n, k = matrix[OUTPUTS], matrix[INPUTS]
     w, w_steps, kind, w_block = matrix[WEIGHT], matrix[STEPS], matrix[KIND], matrix[W_BLOCK]
-    bias = _view(matrix[BIAS], n if matrix[BIAS] else 0)
+    bias = floats_at(matrix[BIAS], n if matrix[BIAS] else 0)
     rest = carray(pointer(residual), (m if residual else 0, n), np.float32)
     to = carray(pointer(out), (m, n), np.float32)
     if matrix[FORM]:
@@ -168,14 +164,14 @@ def _blocks(arguments):
     table, shape = _numbers(a[TABLE], TABLE_SIZE), _numbers(a[SHAPE], SHAPES)
     threads, m, start = a[THREADS], a[M], a[START]
     eps, scale = carray(pointer(a[REALS]), (2,), np.float64)
-    parts = _view(a[PARTS], a[PART_SIZE])
+    parts = floats_at(a[PARTS], a[PART_SIZE])
     store = (
         _numbers(a[PAGES], a[PAGE_COUNT]),
         _numbers(a[CODED], a[CODED_COUNT]),
         _numbers(a[CODING], a[CODING_SIZE]),
     )
     units = carray(pointer(a[UNITS]), (a[UNIT_COUNT],), np.int32)
-    inputs = units, _view(a[STEP], a[STEP_COUNT]), _view(a[PACKED], a[PACKED_COUNT])
+    inputs = units, floats_at(a[STEP], a[STEP_COUNT]), floats_at(a[PACKED], a[PACKED_COUNT])
     hidden, between, qkv, wide = a[HIDDEN], a[BETWEEN], a[PROJECTED], a[WIDE]
     norm = LAYER if _numbers(a[PROGRAM], BLOCK)[NORM_BIAS] else RMS
     sources, targets, residuals = (hidden, wide, between, wide), (qkv, between, wide, hidden), (0, hidden, 0, between)

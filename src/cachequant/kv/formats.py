@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from cachequant.errors import InputError
 from cachequant.kernels.codebooks import BITS, CODED
 from cachequant.kernels.coded import side_bytes
+from cachequant.kernels.tiles import PAGE
 from cachequant.kv.codec import check_head_dim
 
-PAGE = 32  # tokens
 ALIASES = {"fp32": "k32v32", "fp16": "k16v16", "int8": "k8v8"}
 NAMES = ("fp32", "fp16", "int8", "k4v4", "k4v3", "k3v3", "k2v2")
 _SIDES = re.compile(r"k(\d+)v(\d+)")
