@@ -7,7 +7,6 @@ the other rows, so logits are bit-identical however a prompt is cut (contract C1
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
-from threading import Lock
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from cachequant.schemes import Scheme
 
 SITES = ("qkv", "output", "up", "down")  # the inputs of a block's matrices
 CHUNK = 512  # tokens a pass: bounds the scratch memory of a long prefill
-_TURN = Lock()  # kernels take every core and do not stand being entered by two threads: passes run one after the other
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,14 +149,12 @@ class Decoder:
         (T, width) float32, after the final norm.
         """
         chunk = CHUNK if self.scheme.chunk_stable else len(ids)
-        with _TURN:
-            parts = [self._forward(ids[i : i + chunk], pages, start + i) for i in range(0, len(ids), chunk)]
+        parts = [self._forward(ids[i : i + chunk], pages, start + i) for i in range(0, len(ids), chunk)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
         """(T, width) final hidden states -> (T, V) float32 logits."""
-        with _TURN:
-            return self.head(hidden)
+        return self.head(hidden)
 
     def _embed(self, ids: np.ndarray, start: int) -> np.ndarray:
         if self.config.tied and self.scheme.head is not None:

@@ -21,7 +21,7 @@ from cachequant.kernels.encode import ROUNDED, basis_of, encode_head, numbers_of
 from cachequant.kernels.ir import exp, fetch_add, fma, pointer, row_sum
 from cachequant.kernels.lazy import ADDRESSES, STRIDED, VECTOR, compile_once
 from cachequant.kernels.tiles import PAGE, SEGMENT, product, softmax
-from cachequant.kernels.views import floats
+from cachequant.kernels.views import floats, keep
 
 FINISHED = 1  # place of the counter of finished tiles
 TILE = 48  # query rows (position, head of the group) that share one pass over the pages
@@ -336,6 +336,7 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
         )  # fmt: skip
         if threads:
             fetch_add(queue + FINISHED * 8)
+    keep(scratch)
 
 
 @njit(cache=True)

@@ -15,7 +15,7 @@ from cachequant.kernels.codebooks import CODED, FACTORS, edges, magnitudes
 from cachequant.kernels.coded import FLOATS, PAGE, WORDS, half_bits, side_bytes, words
 from cachequant.kernels.ir import I64, LANES, load, pointer, store
 from cachequant.kernels.tiles import product
-from cachequant.kernels.views import floats
+from cachequant.kernels.views import floats, keep
 
 # the numbers that say how pages are coded: where the basis is, its strides in bytes, whether rows round when they are
 # written, then three of each layer
@@ -137,6 +137,7 @@ def _search(bits, u, d, codes, scales):
             if gain > best[t]:
                 best[t], chosen[t], scales[t] = gain, inverse[t], num[t] / den[t] * top[t]
     _choose(bits, u.ctypes.data, d, chosen.ctypes.data, codes.ctypes.data)
+    keep(chosen)
 
 
 @njit(error_model="numpy", cache=True)

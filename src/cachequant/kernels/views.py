@@ -10,3 +10,8 @@ from cachequant.kernels.ir import pointer
 def floats(address, count):
     """(count,) float32 at an address; whoever owns the memory has to keep it."""
     return carray(pointer(address), (count,), np.float32)
+
+
+@njit(cache=True)
+def keep(array):
+    """Call it behind the last use of an array's address: Numba frees an array after the last line that names it."""
