@@ -48,7 +48,8 @@ def test_bfp8_counts_its_exponents():
 
 
 @pytest.mark.parametrize(
-    "scheme,blocks,head", [("fp32", 32, 32), ("int8", 8 + 32 * (0.75 / 576 + 0.25 / 1536), 32), ("bfp8+head", 8.25, 8.5)]
+    "scheme,blocks,head",
+    [("fp32", 32, 32), ("int8", 8 + 32 * (0.75 / 576 + 0.25 / 1536), 32), ("bfp8+head", 8.25, 8.5)],
 )
 def test_bits_are_a_mean_over_rows_of_different_lengths(scheme, blocks, head):
     found = traffic.bits(traffic.shape(SMOLLM2), traffic.weight_bytes(SMOLLM2, scheme))
