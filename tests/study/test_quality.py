@@ -110,7 +110,9 @@ def test_page_formats_are_read_back(tmp_path_factory):
 def test_the_tail_of_divergences_is_that_of_the_tokens(evaluation):
     found = quality.summarize(evaluation)["int8"]
     kept = [kl for tail in evaluation["tails"]["int8"] for kl in tail]
-    assert len(kept) == found["scored"] and sum(kept) == pytest.approx(sum(evaluation["schemes"]["int8"]["kl"]), rel=1e-4)
+    assert len(kept) == found["scored"] and sum(kept) == pytest.approx(
+        sum(evaluation["schemes"]["int8"]["kl"]), rel=1e-4
+    )
     assert found["kl_tail"] == max(kept)  # of fewer than a thousand tokens
 
 

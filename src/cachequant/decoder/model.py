@@ -203,7 +203,8 @@ def load(
     head : ``int8`` or ``int8-block32`` quantizes the output projection too.
     threads : of the kernels; None keeps the current setting (at first: physical cores).
     kv : page format of keys and values, such as ``fp32``, ``fp16``, ``int8``, ``k4v4``, ``k4v3,0-1:k8v8``.
-    calibration : ``auto`` fits the basis of a coded format at first use and keeps it, ``none`` rotates only.
+    calibration : ``auto`` fits the basis of a coded format at first use and keeps it, ``none`` rotates only; else the
+        path of a file that `cachequant calibrate` wrote.
 
     Raises
     ------

@@ -96,7 +96,5 @@ def shapes(seen: dict[int, Vectors], fitted: Basis) -> dict:
             }  # fmt: skip
     _, layer, head = loudest
     x = seen[layer].k[SKIPPED:]
-    channels = {
-        stage: np.sqrt((change(layer, "keys", x)[:, head] ** 2).mean(0)) for stage, change in stages.items()
-    }
+    channels = {stage: np.sqrt((change(layer, "keys", x)[:, head] ** 2).mean(0)) for stage, change in stages.items()}
     return {"edges": edges, "sides": sides, "loudest": {"layer": layer, "head": head, "channels": channels}}

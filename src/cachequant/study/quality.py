@@ -154,7 +154,7 @@ def perplexity(
     Parameters
     ----------
     kv : page format of keys and values.
-    calibration : of coded pages, ``auto`` or ``none``.
+    calibration : of coded pages, ``auto``, ``none``, or a file.
     text : a text's name; None takes the best one at hand.
     against : None, or ``fp32`` for the change, the divergence and the agreement.
 
