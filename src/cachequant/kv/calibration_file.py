@@ -1,6 +1,7 @@
 """A calibrated basis in a file of its own: safetensors, bound to the model and checked before it is used.
 
-The metadata say which model the basis was fitted to and in which coordinates it is; `sha256` covers them and the numbers.
+The metadata say which model the basis was fitted to and in which coordinates it is; `sha256` covers them and the
+numbers.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What each part of the code of keys and values buys: one after the other in NumPy, and left out of the real decoder."""
+"""What each part of the code of keys and values buys: one after the other in NumPy, and alone in the decoder."""
 
 import numpy as np
 

@@ -19,7 +19,7 @@ SEED = 7
 
 @dataclass(frozen=True)
 class Needle:
-    """A hidden number: which place it belongs to, its depth from 0 to 1, token ids of the question and of the answer."""
+    """A hidden number: its place, its depth from 0 to 1, token ids of the question and of the answer."""
 
     place: str
     depth: float

@@ -21,8 +21,8 @@ def summarize(evaluation: dict) -> dict[str, dict]:
     -------
     For each scheme `perplexity`, `scored` (tokens) and `windows`; but for fp32 also `delta_percent` {value, low, high},
     `kl` (nats a token), `top1`, `top5` (fractions), `centred_error`, `mean_error`, `max_error` (logits) and
-    `intervals` {kl, top1, top5: {low, high}}; where the evaluation has tails also `kl_tail`, which 99.9 % of the tokens'
-    divergences stay at or below. With a single window there is no interval: low and high are the value.
+    `intervals` {kl, top1, top5: {low, high}}; where the evaluation has tails also `kl_tail`, the divergence that 99.9 %
+    of the tokens do not exceed. With a single window there is no interval: low and high are the value.
     """
     found = evaluation["schemes"]
     base = {key: np.asarray(v) for key, v in found[BASELINE].items()}
