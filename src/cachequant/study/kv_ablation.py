@@ -32,13 +32,19 @@ STAGES = (
 
 
 class Ablated:
-    """A float32 model whose calibrations are also the names of `BASES`; everything else is the model's."""
+    """A float32 model whose calibrations are also the names of `BASES`; everything else is the model's.
 
-    def __init__(self, model: Model):
+    Parameters
+    ----------
+    model : in fp32.
+    tokens : of the calibration text, that the bases are fitted on; the calibration proper takes `calibration.TOKENS`.
+    """
+
+    def __init__(self, model: Model, tokens: int = calibration.TOKENS):
         self._model = model
-        source = texts.calibration()
-        self._measured = calibration.measure(model._asset, model._decoder, source.text)
-        self.moments, self.gram = self._measured
+        ids = model.tokenizer.encode(texts.calibration().text[: 16 * tokens])[:tokens]
+        text = model.tokenizer.decode(ids)
+        self.moments, self.gram = calibration.measure(model._asset, model._decoder, text)
 
     def __getattr__(self, name: str):
         return getattr(self._model, name)

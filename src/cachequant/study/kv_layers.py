@@ -63,14 +63,15 @@ def alone(layers: int, bits: int) -> dict[str, tuple[int, str]]:
     return found
 
 
-def sensitivity(summaries: dict[str, dict], layers: int, bits: int) -> list[dict]:
+def sensitivity(summaries: dict[str, dict], layers: int, bits: int, calibration: str = "") -> list[dict]:
     """[{"layer", "keys", "values"}]: divergence in nats a token when only that side of that layer is coded.
 
     Parameters
     ----------
-    summaries : of `quality.summarize`, under the names ``fp32/`` and a format of `alone`.
+    summaries : of `quality.summarize`, under the names ``fp32/``, a format of `alone` and `calibration`.
+    calibration : empty, or ``/none``.
     """
     rows = [{"layer": layer} for layer in range(layers)]
     for name, (layer, side) in alone(layers, bits).items():
-        rows[layer][side] = summaries[f"fp32/{name}"]["kl"]
+        rows[layer][side] = summaries[f"fp32/{name}{calibration}"]["kl"]
     return rows
