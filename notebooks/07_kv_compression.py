@@ -190,7 +190,7 @@ peaks = [
 [(peak["kv"], peak["bytes"]) for peak in peaks]
 
 # %% [markdown]
-# Attention of one decoded token against the context, in the shapes of two models, and at the earlier project's workload.
+# Attention of one decoded token against the context, in the shapes of two models and of the earlier project.
 
 # %%
 attention = {}
