@@ -29,7 +29,9 @@ def test_a_haystack_has_the_length_and_the_needles():
     assert needle.haystack(Letters(), text, 600, 4)[1] == needles
 
 
-@pytest.mark.parametrize(("tokens", "count", "message"), [(600, 0, "0 needles"), (100, 8, "100 tokens"), (2000, 2, "2000 tokens")])
+@pytest.mark.parametrize(
+    ("tokens", "count", "message"), [(600, 0, "0 needles"), (100, 8, "100 tokens"), (2000, 2, "2000 tokens")]
+)
 def test_haystacks_that_cannot_be_made(tokens, count, message):
     with pytest.raises(InputError, match=message):
         needle.haystack(Letters(), [60] * 900, tokens, count)
@@ -45,7 +47,9 @@ def test_answers_do_not_see_each_other(kv):
     with model.session() as session:
         logits = session.extend([*ids, *last.question, *last.answer[:-1]], "all")[-len(last.answer) :]
     logits = logits.astype(np.float64)
-    log_p = logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True)) - logits.max(1)[:, None]
+    log_p = (
+        logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True)) - logits.max(1)[:, None]
+    )
     assert rows[-1]["log_probability"] == pytest.approx(np.mean([log_p[i, t] for i, t in enumerate(last.answer)]))
     assert rows[-1]["found"] == bool((logits.argmax(1) == last.answer).all())
 
