@@ -13,7 +13,7 @@ MAGNITUDES = {
 }
 BITS = (*MAGNITUDES, 8, 16, 32)
 CODED = 8  # most bits of a side that has scales and a rotation
-FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2)  # of the root mean square, tried as the scale of a vector
+FACTORS = (0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)  # of the root mean square, tried as the scale of a vector
 
 
 def magnitudes(bits: int) -> np.ndarray:
