@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cachequant.errors import InputError
-from cachequant.kernels.codebooks import CODED, FACTORS, MAGNITUDES, edges, magnitudes
+from cachequant.kernels.codebooks import CODED, FACTORS, LEVELS, edges, magnitudes
 from cachequant.kernels.coded import per_word
 
 SEED = 20240229  # of the signs
@@ -117,7 +117,7 @@ def decode(codes: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
     """(..., d) float32 that the codes stand for, still rotated."""
     if bits == CODED:
         return codes.astype(np.float32) * scales[..., None]
-    half = len(MAGNITUDES[bits])
+    half = len(LEVELS[bits])
     levels = magnitudes(bits)[codes % half] * np.where(codes >= half, np.float32(-1), np.float32(1))
     return levels * scales[..., None]
 
