@@ -48,7 +48,8 @@ def restored(x, bits, kv_heads, basis, side):
     out, d = np.empty_like(x), x.shape[2]
     for head in range(kv_heads):
         entry = basis.array[0, head, side].astype(np.float64)
-        codes, scales = codec.encode(((x[:, head] - entry[0]) @ entry[1 : 1 + d]).astype(np.float32), bits)
+        feedback = None if basis.feedback is None else basis.feedback[0, head, side]
+        codes, scales = codec.encode(((x[:, head] - entry[0]) @ entry[1 : 1 + d]).astype(np.float32), bits, feedback)
         back = entry[1 + d :].T if side == 0 else entry[1 + d :]
         out[:, head] = codec.decode(codes, scales, bits).astype(np.float64) @ back + entry[0]
     return out

@@ -24,7 +24,7 @@ from cachequant.schemes import Scheme
 CALIBRATIONS = ("auto", "none")
 TOKENS, WINDOW = 8192, 1024
 SKIPPED = PAGE  # tokens of each window that are never coded: they do not shape the basis
-VERSION = 2  # of how it is fitted: part of the file's name
+VERSION = 3  # of how it is fitted: part of the file's name
 
 
 def basis_for(asset: ModelAsset, decoder: Decoder | None = None, calibration: str = "auto") -> Basis:
@@ -54,9 +54,9 @@ def basis_for(asset: ModelAsset, decoder: Decoder | None = None, calibration: st
     if not target.exists():
         basis = fit(asset, decoder)
         with cachedir.atomic_file(target) as path, open(path, "wb") as file:
-            np.savez(file, array=basis.array, tag=json.dumps(basis.tag))
+            np.savez(file, array=basis.array, feedback=basis.feedback, tag=json.dumps(basis.tag))
     with np.load(target, allow_pickle=False) as found:
-        return Basis(found["array"], json.loads(str(found["tag"])))
+        return Basis(found["array"], json.loads(str(found["tag"])), found["feedback"])
 
 
 def fit(asset: ModelAsset, decoder: Decoder | None = None) -> Basis:

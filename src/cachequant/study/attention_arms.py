@@ -22,7 +22,7 @@ class OurCache:
     """Pages of one format, for one sequence of random keys and values."""
 
     def __init__(self, kv: str, geometry: tuple[int, int, int, int], tokens: int, threads: int):
-        from cachequant.kernels import attention, set_threads
+        from cachequant.kernels import append, attention, set_threads
         from cachequant.kv.coding import coding
         from cachequant.kv.pages import PagePool
         from cachequant.kv.table import PageTable
@@ -40,7 +40,7 @@ class OurCache:
             self._pages = pages = self._table.reserve(start, start + count)
             for layer in range(layers):
                 k, v = x[:count, :kv_heads], x[:count, kv_heads:]
-                attention.append(k, v, pages.exact, layer, start, pages.coded, pages.coding)
+                append.append(k, v, pages.exact, layer, start, pages.coded, pages.coding)
         self._geometry, self._tokens = geometry, tokens
         self._q = rng.standard_normal((1, heads, d)).astype(np.float32)
         self._out, self._attend = np.empty_like(self._q), attention.attend
