@@ -26,7 +26,7 @@ gaussian_vectors: int = 4096
 seen_tokens: int = 512  # whose keys and values are looked at
 fit_tokens: int = 8192  # of the calibration text, for the bases of the ablation
 stage_bits: list[int] = [4, 3, 2]  # of keys and values, for the ablation in NumPy
-ablation_bases: list[str] = ["no-rotation", "rotation", "means", "balance", "means-balance"]
+ablation_bases: list[str] = ["no-rotation", "rotation", "means", "means-balance", "means-feedback"]
 ablation_pages: list[str] = ["k4v4+exact0", "k4v4+exact2"]  # calibrated, with other numbers of exact pages
 ablation_tokens: int = 1024
 sensitivity_bits: int = 2
@@ -102,7 +102,7 @@ gaussian = steps.run("gaussian", distortion.gaussian, gaussian_vectors)
 study = kv_ablation.Ablated(float_model, fit_tokens)
 ids = float_model.encode(source.text)
 seen = kv_vectors.capture(float_model, ids[:seen_tokens])
-shapes = steps.run("shapes", kv_vectors.shapes, seen, study.basis("means-balance"))
+shapes = steps.run("shapes", kv_vectors.shapes, seen, study.basis("means-feedback"))
 stages = {
     f"k{bits}v{bits}": steps.run(f"stages-{bits}", kv_ablation.stages, study, seen, (bits, bits)) for bits in stage_bits
 }

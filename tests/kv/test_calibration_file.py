@@ -8,7 +8,7 @@ import helpers
 from cachequant.assets.tensorfile import TensorFile, TensorWriter
 from cachequant.errors import CachequantError, InputError
 from cachequant.kv import calibration, calibration_file
-from cachequant.kv.basis import fitted, plain
+from cachequant.kv.basis import Basis, fitted, plain
 from cachequant.kv.calibration_file import CalibrationError
 
 
@@ -37,6 +37,7 @@ def file(model, basis, tmp_path):
 def test_a_model_reads_what_was_saved(folder, model, basis, file):
     read = calibration_file.read(file, model._asset)
     np.testing.assert_array_equal(read.array, basis.array)
+    np.testing.assert_array_equal(read.feedback, basis.feedback)
     assert (read.tag, read.sha256) == (basis.tag, basis.sha256)
     loaded = cq.load(folder, kv="k4v4", calibration=str(file))
     other = model.with_kv("k4v4", str(file))
@@ -44,6 +45,14 @@ def test_a_model_reads_what_was_saved(folder, model, basis, file):
     ids = list(range(80))
     with loaded.session() as a, model.with_kv("k4v4", "none").session() as b:
         assert (a.extend(ids) != b.extend(ids)).any()
+
+
+def test_a_basis_without_feedback_has_none(model, tmp_path):
+    c = model.config
+    calibration_file.save(
+        tmp_path / "flat.kv", model._asset, Basis(plain(c.layers, c.kv_heads, c.head_dim).array, "flat")
+    )
+    assert calibration_file.read(tmp_path / "flat.kv", model._asset).feedback is None
 
 
 def test_nothing_is_left_when_writing_fails(model, basis, tmp_path, monkeypatch):
@@ -60,11 +69,12 @@ def rewritten(file, **changes):
     """The file with other metadata, and a hash that fits them."""
     found = TensorFile(file)
     metadata = {k: v for k, v in (found.metadata | changes).items() if v is not None}
-    array = np.array(found.float32("basis"))
+    tensors = {name: np.array(found.raw(name)) for name in found.tensors}
     if {"sha256", *calibration_file.FIELDS} == metadata.keys():
-        metadata["sha256"] = calibration_file._digest(metadata, array)
-    writer = TensorWriter(file, {"basis": ("F32", array.shape)}, metadata)
-    writer.write("basis", array)
+        metadata["sha256"] = calibration_file._digest(metadata, tensors)
+    writer = TensorWriter(file, {name: ("F32", tensor.shape) for name, tensor in tensors.items()}, metadata)
+    for name, tensor in tensors.items():
+        writer.write(name, tensor)
     writer.close()
     return file
 
@@ -87,7 +97,7 @@ def test_other_models_and_bases_are_refused(model, file, changes, message):
 
 
 def test_another_shape_is_refused(model, file, tmp_path):
-    calibration_file.save(tmp_path / "other.kv", model._asset, type(plain(1, 1, 16))(plain(3, 1, 16).array, "mine"))
+    calibration_file.save(tmp_path / "other.kv", model._asset, Basis(plain(3, 1, 16).array, "mine"))
     with pytest.raises(CalibrationError, match="this model needs"):
         calibration_file.read(tmp_path / "other.kv", model._asset)
 
@@ -108,7 +118,7 @@ def test_damage_is_seen(folder, file, damage):
 def test_values_that_are_not_finite_are_refused(model, basis, tmp_path):
     array = basis.array.copy()
     array[0, 0, 0, 0, 0] = np.nan
-    calibration_file.save(tmp_path / "nan.kv", model._asset, type(basis)(array, "mine"))
+    calibration_file.save(tmp_path / "nan.kv", model._asset, Basis(array, "mine"))
     with pytest.raises(CalibrationError, match="not finite"):
         calibration_file.open_checked(tmp_path / "nan.kv")
 

@@ -19,10 +19,10 @@ def bound(bits: float) -> float:
     return 2.0 ** (-2 * bits)
 
 
-def coded(y: np.ndarray, bits: int, search: bool = True) -> np.ndarray:
+def coded(y: np.ndarray, bits: int, search: bool = True, feedback: np.ndarray | None = None) -> np.ndarray:
     """Vectors (..., d) as their codes give them back; without the search the scale is the root mean square."""
     if search:
-        return codec.decode(*codec.encode(y, bits), bits)
+        return codec.decode(*codec.encode(y, bits, feedback), bits)
     rms = codec.bfloat16(np.sqrt((y * y).mean(-1, keepdims=True)))
     unit = np.divide(y, rms, out=np.zeros_like(y), where=rms > 0)
     index = (np.abs(unit)[..., None] > edges(bits)).sum(-1)

@@ -12,12 +12,14 @@ from cachequant.study import distortion
 from cachequant.study.kv_vectors import SIDES, SKIPPED, Vectors, into, out_of
 
 BASES = {
-    "no-rotation": {"rotate": False, "centre": False, "balanced": False},
-    "rotation": {"rotate": True, "centre": False, "balanced": False},
-    "means": {"rotate": True, "centre": True, "balanced": False},
-    "balance": {"rotate": True, "centre": False, "balanced": True},
-    "means-balance": {"rotate": True, "centre": True, "balanced": True},
-    "calibrated-unrotated": {"rotate": False, "centre": True, "balanced": True},
+    "no-rotation": {"rotate": False, "centre": False, "balanced": False, "feedback": False},
+    "rotation": {"rotate": True, "centre": False, "balanced": False, "feedback": False},
+    "means": {"rotate": True, "centre": True, "balanced": False, "feedback": False},
+    "balance": {"rotate": True, "centre": False, "balanced": True, "feedback": False},
+    "means-balance": {"rotate": True, "centre": True, "balanced": True, "feedback": False},
+    "means-feedback": {"rotate": True, "centre": True, "balanced": True, "feedback": True},
+    "feedback": {"rotate": True, "centre": False, "balanced": True, "feedback": True},
+    "calibrated-unrotated": {"rotate": False, "centre": True, "balanced": True, "feedback": True},
 }
 # (title, basis, scale search, own page exact, page 0 exact), each with one part more than the one before
 STAGES = (
@@ -26,8 +28,9 @@ STAGES = (
     ("+ scale search", "rotation", True, False, False),
     ("+ means", "means", True, False, False),
     ("+ balance", "means-balance", True, False, False),
-    ("+ own page exact", "means-balance", True, True, False),
-    ("+ page 0 exact", "means-balance", True, True, True),
+    ("+ feedback", "means-feedback", True, False, False),
+    ("+ own page exact", "means-feedback", True, True, False),
+    ("+ page 0 exact", "means-feedback", True, True, True),
 )
 
 
@@ -84,9 +87,7 @@ def stages(study: Ablated, seen: dict[int, Vectors], bits: tuple[int, int]) -> l
         errors = {key: [] for key in ("keys", "values", "scores", "output")}
         for layer, x in seen.items():
             k, v = (
-                out_of(
-                    bases[name], layer, side, distortion.coded(into(bases[name], layer, side, x.side(side)), b, search)
-                )
+                _read_back(bases[name], layer, side, x.side(side), b, search)
                 for side, b in zip(SIDES, bits, strict=True)
             )
             lost_k, lost_v = (x.k - k)[SKIPPED:], (x.v - v)[SKIPPED:]
@@ -97,6 +98,16 @@ def stages(study: Ablated, seen: dict[int, Vectors], bits: tuple[int, int]) -> l
             errors["output"].append(distortion.relative((out - exact[layer])[SKIPPED:], exact[layer][SKIPPED:]))
         rows.append({"stage": title, **{key: float(np.mean(e)) for key, e in errors.items()}})
     return rows
+
+
+def _read_back(basis: Basis, layer: int, side: str, x: np.ndarray, bits: int, search: bool) -> np.ndarray:
+    """(T, kv_heads, d) vectors as their codes give them back."""
+    y = into(basis, layer, side, x)
+    if basis.feedback is None:
+        return out_of(basis, layer, side, distortion.coded(y, bits, search))
+    fed = basis.feedback[layer, :, SIDES.index(side)]
+    heads = [distortion.coded(y[:, h], bits, search, fed[h]) for h in range(y.shape[1])]
+    return out_of(basis, layer, side, np.stack(heads, 1))
 
 
 def _weighed(error: np.ndarray, x: np.ndarray, weights: np.ndarray) -> float:

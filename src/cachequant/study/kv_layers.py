@@ -44,7 +44,10 @@ def _layer(model: Model, layer: int) -> tuple[PageFormat, Basis | None]:
     exact = model.kv.exact_pages
     if made.compressed and exact != 1:
         made = formats.get(f"k{k}v{v}+exact{exact}")
-    return made, None if basis is None else Basis(basis.array[layer : layer + 1], basis.tag)
+    if basis is None:
+        return made, None
+    fed = None if basis.feedback is None else basis.feedback[layer : layer + 1]
+    return made, Basis(basis.array[layer : layer + 1], basis.tag, fed)
 
 
 def _attended(kv: str | PageFormat, x: Vectors, basis: Basis | None) -> np.ndarray:
