@@ -223,7 +223,7 @@ earlier = steps.run(
 # %%
 decode = steps.run("decode", context_bench.decode, decode_arms, model, decode_contexts, decode_repeats)
 geometry = [getattr(config, name) for name in attention_bench.GEOMETRY]
-encode = steps.run("encode", encode_bench.measure, ["fp32", *(kv for kv in kinds if kv != "fp32")], geometry)
+encode = steps.run("encode", encode_bench.measure, kinds, geometry, basis=coded[looked_at[0]].pages.basis)
 {n: b["ratios"] for n, b in decode.items()}
 
 # %%

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cachequant.kv.basis import Basis
 from cachequant.kv.coding import coding
 from cachequant.kv.formats import PAGE
 from cachequant.kv.pages import PagePool
@@ -19,12 +20,12 @@ CALLS = 8  # pages a repetition
 class _Writer:
     """Fills the second page of a cache again and again; the first one is never coded."""
 
-    def __init__(self, kv: str, geometry: list[int]):
-        from cachequant.kernels import attention
+    def __init__(self, kv: str, geometry: list[int], basis: Basis | None):
+        from cachequant.kernels.append import append
 
         layers, _, kv_heads, d = geometry
-        self._layers, self._append = layers, attention.append
-        self._made = coding(kv, layers, kv_heads, d)
+        self._layers, self._append = layers, append
+        self._made = coding(kv, layers, kv_heads, d, basis)
         self._table = PageTable(PagePool(layers, kv_heads, d, self._made))
         self._table.reserve(0, PAGE)
         self._pages = self._table.reserve(PAGE, 2 * PAGE)
@@ -41,16 +42,19 @@ class _Writer:
         return (time.perf_counter() - begin) / (CALLS * PAGE)
 
 
-def measure(formats: Sequence[str], geometry: Sequence[int], repeats: int = 9) -> dict[str, dict]:
+def measure(
+    formats: Sequence[str], geometry: Sequence[int], repeats: int = 9, basis: Basis | None = None
+) -> dict[str, dict]:
     """{format: summary of seconds a token}, of storing whole pages, coding included.
 
     Parameters
     ----------
     formats : of pages; ``fp32`` shows what writing the rows takes.
     geometry : (layers, heads, kv_heads, head_dim).
+    basis : of the coded formats; None rotates only, which takes less than a calibrated one.
     """
     geometry = check_geometry(geometry)
-    writers = {kv: _Writer(kv, geometry) for kv in formats}
+    writers = {kv: _Writer(kv, geometry, basis) for kv in formats}
     found = {kv: [] for kv in writers}
     for _, order in rotations(list(writers), repeats):
         for kv in order:
