@@ -20,7 +20,7 @@ model: str = "smollm2-135m"
 text: str = "auto"  # the first text that is there: WikiText-2 test, else the embedded extract
 window: int = 1024  # tokens seen at once
 max_tokens: int = 2048  # of the text, for the page formats
-pages: list[str] = ["fp16", "int8", "k4v4", "k4v4/none", "k4v3", "k3v3", "k2v2"]  # /none: without calibration
+pages: list[str] = ["fp16", "int8", "k4v4", "k4v4/none", "k4v3", "k3v3", "mixed", "k2v2"]  # /none: without calibration
 looked_at: list[str] = ["k4v4", "k3v3", "k2v2"]  # layer by layer, for needles and for greedy texts
 gaussian_vectors: int = 4096
 seen_tokens: int = 512  # whose keys and values are looked at
@@ -86,6 +86,7 @@ gpt2 = models.resolve("gpt2-random")  # its shape: speed and memory
 folder = results.checkpoint("windows")
 evaluation = quality.evaluate(float_model, names, source, max_tokens, window, folder)
 rows = kv_rows.of(evaluation, config)
+mixed = kv_rows.sides(kv_rows.model_of(float_model, "mixed").kv, config.layers) if "mixed" in pages else None
 {name: row.get("delta_percent") for name, row in rows.items()}
 
 # %% [markdown]
@@ -179,7 +180,7 @@ greedy
 # Memory: counted, and measured in a fresh process.
 
 # %%
-kinds = list(dict.fromkeys(["fp32", *(name.split("/")[0] for name in pages)]))
+kinds = ["fp32", *kv_rows.fixed(pages)]
 memory = {
     asset.name: kv_rows.memory(asset.name, asset.config, kinds, kv_rows.longest(asset.config, memory_contexts))
     for asset in (float_model, gpt2)
@@ -230,6 +231,7 @@ encode = steps.run("encode", encode_bench.measure, kinds, geometry, basis=coded[
 results.save(
     {
         "pages": rows,
+        "mixed": mixed,
         "windows": evaluation["schemes"],
         "gaussian": gaussian,
         "shapes": shapes,

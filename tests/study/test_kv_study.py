@@ -190,4 +190,5 @@ def test_memory_rows_and_contexts(model):
 
 
 def test_sides_of_a_mixed_format():
-    assert kv_rows.sides("k4v4,1-2:k3v3/none", 4) == "k4v4: 0, 3; k3v3: 1-2"
+    assert kv_rows.sides(formats.get("k4v4,1-2:k3v3"), 4) == "k4v4: 0, 3; k3v3: 1-2"
+    assert kv_rows.fixed(["k4v4", "k4v4/none", "mixed", "fp16"]) == ["k4v4", "fp16"]

@@ -48,6 +48,7 @@ def basis_for(asset: ModelAsset, decoder: Decoder | None = None, calibration: st
         return calibration_file.read(calibration, asset)
     if calibration == "none" or asset.tokenizer is None:
         return plain(c.layers, c.kv_heads, c.head_dim)
+    check_float(asset, "calibration 'auto'", "; allowed here is 'none'")
     text = texts.calibration()
     key = hashlib.sha256(f"{asset.sha256}\n{text.sha256}\n{TOKENS} {WINDOW} {VERSION}".encode()).hexdigest()
     target = cachedir.folder("calibration") / f"{key[:32]}.npz"
@@ -68,11 +69,7 @@ def fit(asset: ModelAsset, decoder: Decoder | None = None) -> Basis:
     """
     if asset.tokenizer is None:
         raise InputError(f"{asset.name} has no tokenizer, so its keys and values on a text cannot be measured")
-    if asset.scheme is not None:
-        raise InputError(
-            f"calibration 'auto': {asset.name} is a checkpoint quantized as {asset.scheme.name!r}, but the basis of "
-            "coded pages is fitted on the float32 model; allowed here is 'none'"
-        )
+    check_float(asset, "calibration")
     text = texts.calibration()
     return fitted(*measure(asset, decoder, text.text), f"{text.name}:{TOKENS}")
 
@@ -86,10 +83,25 @@ def check_calibration(calibration: str) -> None:
     calibration_file.open_checked(calibration)
 
 
-def measure(asset: ModelAsset, decoder: Decoder | None, text: str) -> tuple[Moments, np.ndarray]:
-    """Moments of keys, values and queries over the start of a text, and Gram matrices of the output projections."""
+def check_float(asset: ModelAsset, what: str, instead: str = "") -> None:
+    """Raise InputError for a model whose float32 weights are not at hand."""
+    if asset.scheme is not None:
+        raise InputError(
+            f"{what}: {asset.name} is a checkpoint quantized as {asset.scheme.name!r}, but coded pages are fitted on "
+            f"the float32 model{instead}"
+        )
+
+
+def float_decoder(asset: ModelAsset, decoder: Decoder | None) -> Decoder:
+    """The given decoder if it is float32, else one of the model's weights."""
     if decoder is None or decoder.scheme != Scheme("fp32"):
         decoder = Decoder(asset.config, asset.weights, Scheme("fp32"))
+    return decoder
+
+
+def measure(asset: ModelAsset, decoder: Decoder | None, text: str) -> tuple[Moments, np.ndarray]:
+    """Moments of keys, values and queries over the start of a text, and Gram matrices of the output projections."""
+    decoder = float_decoder(asset, decoder)
     ids = asset.tokenizer.encode(text[: 16 * TOKENS])[:TOKENS]
     return moments(decoder, ids, min(WINDOW, asset.config.context)), grams(asset)
 

@@ -42,9 +42,11 @@ def coding(format: str | PageFormat, layers: int, kv_heads: int, head_dim: int, 
 
     Raises
     ------
-    InputError : an unknown format, a layer or a head size that does not fit, a basis of another shape.
+    InputError : an unknown or unmeasured format, a layer or a head size that does not fit, a basis of another shape.
     """
     format = formats.get(format)
+    if format.name == formats.MIXED:
+        raise InputError("page format 'mixed' is measured on a model: load one with it, or name the bits of each layer")
     format.check(layers, head_dim)
     if not format.paged:
         return Coding(format, None, np.empty(0, np.int64), 0)

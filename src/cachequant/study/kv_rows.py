@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from cachequant.decoder.config import DecoderConfig
 from cachequant.errors import InputError
-from cachequant.kv import formats
-from cachequant.kv.formats import PAGE
+from cachequant.kv.formats import MIXED, PAGE, PageFormat
 from cachequant.kv.memory import report
 from cachequant.study import quality, variants
 from cachequant.study.paired import BASELINE
@@ -102,10 +101,15 @@ def longest(config: DecoderConfig, contexts: Sequence[int]) -> list[int]:
     return [n for n in contexts if n <= config.context // PAGE * PAGE]
 
 
-def sides(pages: str, layers: int) -> str:
-    """What a mixed format gives its layers, for a table: ``k4v4: 0-3, 7; k3v3: 4-6``."""
+def fixed(pages: Sequence[str]) -> list[str]:
+    """The page formats of names such as ``k4v4/none``, each once, without what is only known of a loaded model."""
+    return [kv for kv in dict.fromkeys(name.split("/")[0] for name in pages) if kv != MIXED]
+
+
+def sides(kv: PageFormat, layers: int) -> str:
+    """What a format gives its layers, for a table: ``k4v4: 0-3, 7; k3v3: 4-6``."""
     runs: dict[str, list[str]] = {}
-    found = formats.get(pages.split("/")[0]).layers(layers)
+    found = kv.layers(layers)
     start = 0
     for i in range(1, layers + 1):
         if i == layers or found[i] != found[start]:
