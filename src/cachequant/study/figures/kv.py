@@ -15,7 +15,6 @@ PAGES = {
     "fp16": (style.GREY, "s"),
     "int8": (style.BLUE, "o"),
     "k4v4": (style.RED, "D"),
-    "k4v4/none": (style.RED, "x"),
     "k4v3": (style.ORANGE, "^"),
     "k3v3": (style.GREEN, "v"),
     "mixed": (style.SKY, "*"),
@@ -29,7 +28,9 @@ def look(name: str) -> tuple[str, str]:
     """Colour and marker of a page format or of an arm over it."""
     if name.startswith("sdpa"):
         return style.PURPLE if name.endswith("16") else style.SKY, "P"
-    return PAGES.get(name.removeprefix("kv-"), (style.GREY, "X"))
+    name = name.removeprefix("kv-")
+    color, marker = PAGES.get(name) or PAGES.get(name.removesuffix("/none"), (style.GREY, "X"))
+    return color, "x" if name.endswith("/none") else marker
 
 
 def channels(loudest: dict, ax=None):
@@ -55,7 +56,7 @@ def histograms(shapes: dict, axes=None):
             density = np.array(stages[stage]["density"])
             ax.plot(middle[density > 0], density[density > 0], color=color, label=title, linewidth=1.2)
         ax.plot(middle, np.exp(-(middle**2) / 2) / np.sqrt(2 * np.pi), "--", color=style.BLACK, label="Gaussian")
-        ax.set(yscale="log", ylim=(1e-6, 3), ylabel="density", title=side)
+        ax.set(yscale="log", ylim=(1e-6, 60), ylabel="density", title=side)
     axes[0].legend(frameon=False, loc="upper right", labelspacing=0.2, fontsize=8)
     axes[-1].set_xlabel("value over the root mean square of its vector")
     return axes
@@ -207,7 +208,7 @@ def decode_time(benches: dict[str, dict], ax=None):
         ends = np.array([[1e3 / s["high"] for s in speeds], [1e3 / s["low"] for s in speeds]])
         ax.errorbar(contexts, y, yerr=np.abs(ends - y), color=color, marker=marker, markersize=4, elinewidth=0.8)
         labels[arm] = (contexts[-1], y[-1], color)
-    ax.set(xlabel="tokens before it", ylabel="ms a decoded token", ylim=(0, None))
+    ax.set(xlabel="tokens before it", ylabel="ms a decoded token", ylim=(0, 1.1 * ax.get_ylim()[1]))
     style.label_lines(ax, labels)
     return ax
 
