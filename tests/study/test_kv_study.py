@@ -31,7 +31,7 @@ def seen(model, ids):
 def study(model, ids):
     """`Ablated` without a calibration text, which a model without a tokenizer cannot read."""
     found = Ablated.__new__(Ablated)
-    found._model = model
+    found._model, found._bases = model, {}
     found.moments, found.gram = calibration.moments(model._decoder, ids[::-1], 90), calibration.grams(model._asset)
     return found
 

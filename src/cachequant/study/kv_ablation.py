@@ -44,7 +44,7 @@ class Ablated:
     """
 
     def __init__(self, model: Model, tokens: int = calibration.TOKENS):
-        self._model = model
+        self._model, self._bases = model, {}
         ids = model.tokenizer.encode(texts.calibration().text[: 16 * tokens])[:tokens]
         text = model.tokenizer.decode(ids)
         self.moments, self.gram = calibration.measure(model._asset, model._decoder, text)
@@ -54,7 +54,9 @@ class Ablated:
 
     def basis(self, name: str) -> Basis:
         """The basis with the parts that `name` says."""
-        return fitted(self.moments, self.gram, name, **BASES[name])
+        if name not in self._bases:
+            self._bases[name] = fitted(self.moments, self.gram, name, **BASES[name])
+        return self._bases[name]
 
     def with_kv(self, kv: str | PageFormat, calibration: str = "auto") -> Model:
         """The model with a page format and one of these bases, or one that the model knows."""
