@@ -215,7 +215,7 @@ def _pair(builder, low, high):
 
 @intrinsic
 def whole_pairs(typingctx, bits, x, count, factor, out):
-    """`count` floats times a factor as whole numbers in the pairs of a side of that many bits; count is a multiple of 16."""
+    """`count` floats times a factor as whole numbers in the pairs of a side of that many bits."""
 
     def codegen(context, builder, signature, args):
         bits, x, count, factor, out = args

@@ -139,7 +139,7 @@ def coded_product(typingctx, rows, vectors, columns, a, a_row, b, n, factors, ad
     """c[r, j] = sum over k of the products of pairs a[r, k] and b[k, j], times a factor, plus something.
 
     Sums of int16 products are exact in int32, so their order does not matter. With `columns` the factor is the bfloat16
-    factors[j] times addends[r * stride], plus the number behind that; else it is factors[r * stride], plus what c holds.
+    factors[j] times addends[r * stride], plus the number behind that; else it is factors[r * stride], plus what c has.
 
     rows, vectors and columns are literals: rows x 8 * vectors is the register tile; n is a multiple of 8. a, b,
     factors, addends and c are addresses; strides count 4 bytes, k counts pairs.
