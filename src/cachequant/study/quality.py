@@ -103,8 +103,8 @@ class _Run:
             for scheme in wanted:
                 if scheme.name not in models:
                     models[scheme.name], _ = scheme.of(self._model)
-                if not scheme.kv.paged:
-                    models[scheme.name].pool = self._model.pool  # float32 pages are alike: one pool of them is enough
+                if not scheme.kv.paged:  # exact pages are alike: one pool of them is enough
+                    models[scheme.name].pool = self._model.pool
             if wanted or baseline:
                 self._window(w, ids, {s.name: models[s.name] for s in wanted})
                 self._sums.save()
