@@ -13,8 +13,8 @@ DISTORTION = {2: 0.111, 3: 0.0296, 4: 0.0072}
 
 
 @njit
-def encode_columns(bits, u, d, values, out):
-    encode.encode_columns(bits, u, d, values, out)
+def encode_columns(bits, u, d, feedback, values, out):
+    encode.encode_columns(bits, u, d, feedback, values, out)
 
 
 @njit
@@ -41,11 +41,14 @@ def vectors(rng, d):
 @pytest.mark.parametrize("values", [False, True], ids=["keys", "values"])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 @pytest.mark.parametrize("d", [16, 48, 64, 80, 128])
-def test_kernels_write_the_codes_of_the_reference(rng, d, bits, values):
+@pytest.mark.parametrize("fed", [False, True], ids=["alone", "fed"])
+def test_kernels_write_the_codes_of_the_reference(rng, fed, d, bits, values):
     y, size = vectors(rng, d), coded.side_bytes.py_func(bits, d)
     memory = np.full(size + 16, 0xA5, np.uint8)
-    encode_columns(bits, np.ascontiguousarray(y.T), d, values, memory.ctypes.data)
-    codes, scales = codec.encode(y, bits)
+    feedback = (rng.standard_normal(d * (d - 1) // 2) / 8).astype(np.float32) if fed else None
+    address = feedback.ctypes.data if fed else 0
+    encode_columns(bits, np.ascontiguousarray(y.T), d, address, values, memory.ctypes.data)
+    codes, scales = codec.encode(y, bits, feedback)
     packed = codec.pack(codes if values else codes.T, bits)
     assert np.array_equal(memory[: packed.size], packed)
     assert np.array_equal(memory[size - 64 : size].view(np.uint16), scales.view(np.uint32) >> 16)

@@ -10,7 +10,7 @@ import helpers
 from cachequant import schemes
 from cachequant.assets.texts import Text
 from cachequant.errors import InputError, ResultError
-from cachequant.study import quality, window_sums
+from cachequant.study import paired, quality, window_sums
 from cachequant.study.divergence import greedy
 
 TEXT = Text("greek", "alpha beta gamma delta epsilon zeta eta theta iota kappa", "f" * 64)
@@ -91,6 +91,37 @@ def test_figures_follow_from_the_sums(evaluation):
     assert found["kl"] == pytest.approx(sum(other["kl"]) / scored)
     assert found["intervals"]["kl"]["low"] <= found["kl"] <= found["intervals"]["kl"]["high"]
     assert found["kl"] > figures["int8"]["kl"] > 0
+
+
+def test_page_formats_are_read_back(tmp_path_factory):
+    """The sums are those of a model of that format, so that a format that loses more diverges more."""
+    model = cachequant.load(helpers.checkpoint("llama-coded", str(tmp_path_factory.mktemp("coded"))))
+    model.tokenizer = Letters()
+    names = ["fp32/fp16", "fp32/k4v4/none", "fp32/k2v2/none"]
+    text = Text("long", TEXT.text * 2, "e" * 64)
+    sums = quality.evaluate(model, names, text, tokens=96, window=96)["schemes"]
+    with model.with_kv("k2v2", "none").session() as session:
+        session.extend(Letters().encode(text.text)[:96], logits="none")
+        assert any(session.model.pool.is_coded(page) for page in session.pages)
+    half, four, two = (sums[name]["kl"][0] for name in names)
+    assert 0 < half < four < two
+
+
+def test_the_tail_of_divergences_is_that_of_the_tokens(evaluation):
+    found = quality.summarize(evaluation)["int8"]
+    kept = [kl for tail in evaluation["tails"]["int8"] for kl in tail]
+    assert len(kept) == found["scored"] and sum(kept) == pytest.approx(
+        sum(evaluation["schemes"]["int8"]["kl"]), rel=1e-4
+    )
+    assert found["kl_tail"] == max(kept)  # of fewer than a thousand tokens
+
+
+def test_the_tail_is_none_where_too_little_was_kept():
+    wide = [[9.0] * window_sums.TAIL, [1.0, 0.5]]
+    assert paired.tail_quantile(wide, 60_000) == 9.0
+    assert paired.tail_quantile(wide, 65_000) is None  # the 66th may hide in the first window
+    assert paired.tail_quantile([[3.0, 2.0], [1.0]], 1500) == 2.0
+    assert paired.tail_quantile([[]], 1500) is None
 
 
 def test_change_is_paired_within_windows():

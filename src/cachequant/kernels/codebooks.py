@@ -11,7 +11,7 @@ LEVELS = {2: (33, 110), 3: (10, 31, 55, 88), 4: (5, 15, 25, 36, 48, 62, 79, 104)
 UNITS = {2: 0.01372985, 3: 0.02444518, 4: 0.02621985, 8: 1.0}  # what 1 is worth, in standard deviations
 BITS = (*LEVELS, 8, 16, 32)
 CODED = 8  # most bits of a side that has scales and a rotation
-FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2)  # of the root mean square, tried as the scale of a vector
+FACTORS = (0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)  # of the root mean square, tried as the scale of a vector
 
 
 def magnitudes(bits: int) -> np.ndarray:

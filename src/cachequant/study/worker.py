@@ -56,6 +56,14 @@ def _work(kind: str) -> type:
         from cachequant.study.attention_arms import AttentionWork
 
         return AttentionWork
+    if kind == "context":
+        from cachequant.study.context_bench import ContextWork
+
+        return ContextWork
+    if kind == "session":
+        from cachequant.study.session_memory import SessionWork
+
+        return SessionWork
     from cachequant.study.reading import ReadWork
 
     return ReadWork
