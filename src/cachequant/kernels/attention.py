@@ -21,7 +21,7 @@ from cachequant.kernels.coded import side_bytes
 from cachequant.kernels.encode import basis_of, numbers_of
 from cachequant.kernels.ir import exp, fetch_add, fma
 from cachequant.kernels.lazy import ADDRESSES, STRIDED, compile_once
-from cachequant.kernels.segment import EXTRA, STATS, TILE, WEIGHTS, attend_segment, turn_token
+from cachequant.kernels.segment import EXTRA, SEEN, STATS, TILE, WEIGHTS, attend_segment, turn_token
 from cachequant.kernels.tiles import PAGE, SEGMENT, product
 from cachequant.kernels.views import floats, keep
 
@@ -32,8 +32,10 @@ SIGNATURE = STRIDED, int64, ADDRESSES, ADDRESSES, ADDRESSES, int64, int64, int64
 
 
 @njit(error_model="numpy", cache=True)
-def _fold(o, stats, total, sums, d, sides):
-    """Add one row's segment (o, m, l) to its running (total, m, l); with two sides, the part in the coded basis too."""
+def _fold(o, stats, total, sums, d, sides, between):
+    """Add one row's segment (o, m, l) to its running (total, m, l); with two sides, the part in the coded basis too,
+    which stands `between` bytes further on.
+    """
     part, whole = floats(stats, STATS), floats(sums, STATS)
     first = part[0] > whole[0]
     a = exp(whole[0] - part[0]) if first else exp(part[0] - whole[0])
@@ -42,7 +44,7 @@ def _fold(o, stats, total, sums, d, sides):
     if first:
         whole[0] = part[0]
     for side in range(sides):
-        x, y = floats(o + side * TILE * d * 4, d), floats(total + side * TILE * d * 4, d)
+        x, y = floats(o + side * between, d), floats(total + side * between, d)
         if first:
             for i in range(d):
                 y[i] = fma(y[i], a, x[i])
@@ -52,13 +54,14 @@ def _fold(o, stats, total, sums, d, sides):
 
 
 @njit(error_model="numpy", cache=True)
-def _write(total, sums, out, stride, head, first, rows, group, start, d, bits, means, matrix):
+def _write(total, between, sums, out, stride, head, first, rows, group, start, d, bits, means, matrix):
     """Bring what was summed in the coded basis back, divide by the sums and store the rows where they belong.
 
     bits : of the coded values, 0 for none.
     """
     for r in range(rows):
-        stats, exact, rotated = floats(sums + r * STATS * 4, STATS), total + r * d * 4, total + (TILE + r) * d * 4
+        stats, exact = floats(sums + r * STATS * 4, STATS), total + r * d * 4
+        rotated = exact + between
         if bits > CODED:
             o, more = floats(exact, d), floats(rotated, d)
             for i in range(d):
@@ -86,20 +89,21 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
     tokens, heads, d = q.shape
     group, threads = heads // kv_heads, counters.size > 0
     every, tiles = tokens * group, (tokens * group + TILE - 1) // TILE
+    height = min(TILE, every)  # rows of the largest tile
     segments = (start + tokens - 1) // SEGMENT + 1
     split, sides = parts.size > 0, 2 if coded.size else 1
     jobs = kv_heads * tiles * (segments if split else 1)
     queue, job = np.int64(counters.ctypes.data), -1
     if threads and counters[0] >= jobs:
         return
-    block = TILE * (sides * d + STATS) * 4
-    room = TILE * (d + SEGMENT) + (d * PAGE + 2 * PAGE + 6 * WEIGHTS if coded.size else 0)
+    block, between = height * (sides * d + STATS) * 4, height * d * 4
+    room = TILE * d + height * SEGMENT + (d * PAGE + 6 * WEIGHTS + height * SEEN if coded.size else 0)
     memory = np.empty(room + (0 if split else 2 * block // 4), np.float32)
     panel = np.int64(memory.ctypes.data)
     s = panel + TILE * d * 4
-    levels = s + TILE * SEGMENT * 4
-    scales = levels + d * PAGE * 4
-    scratch = panel, levels, scales, scales + PAGE * 4, scales + 2 * PAGE * 4
+    levels = s + height * SEGMENT * 4
+    weights = levels + d * PAGE * 4
+    scratch = panel, levels, weights, weights + 6 * WEIGHTS * 4
     k_bits, v_bits, offset = numbers_of(coding, layer) if coded.size else (0, 0, 0)
     k_bytes, v_bytes = side_bytes(k_bits, d), side_bytes(v_bits, d)
     while True:
@@ -119,30 +123,30 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
             means, _, matrix = basis_of(coding, layer, head, 1, d)
         last = min(segments, ((first + rows - 1) // group) // SEGMENT + 1)
         total = np.int64(parts.ctypes.data) + unit * segments * block if split else panel + room * 4
-        sums = total + TILE * sides * d * 4
+        sums = total + sides * between
         if split:
             o = total + segment * block
             if segment < last:
-                stats = o + TILE * sides * d * 4
+                stats = o + sides * between
                 attend_segment(
-                    query, first, rows, group, segment, pages, coded, places, scratch, d, s, o, o + TILE * d * 4, stats
+                    query, first, rows, group, segment, pages, coded, places, scratch, d, s, o, o + between, stats
                 )  # fmt: skip
             if fetch_add(queue + (FINISHED + 1 + unit) * 8) + 1 < segments:
                 continue  # the thread that finishes the last segment folds them all
         for i in range(last):
             o = total + i * block if split else total + (block if i else 0)
-            stats = o + TILE * sides * d * 4
+            stats = o + sides * between
             if not split:
                 attend_segment(
-                    query, first, rows, group, i, pages, coded, places, scratch, d, s, o, o + TILE * d * 4, stats
+                    query, first, rows, group, i, pages, coded, places, scratch, d, s, o, o + between, stats
                 )  # fmt: skip
             for r in range(rows if i else 0):
                 if (first + r) // group >= i * SEGMENT:
                     at = r * STATS * 4
-                    _fold(o + r * d * 4, stats + at, total + r * d * 4, sums + at, d, sides)
+                    _fold(o + r * d * 4, stats + at, total + r * d * 4, sums + at, d, sides, between)
         _write(
-            total, sums, np.int64(out.ctypes.data), out.strides[0], head, first, rows, group, start, d, v_bits, means,
-            matrix,
+            total, between, sums, np.int64(out.ctypes.data), out.strides[0], head, first, rows, group, start, d, v_bits,
+            means, matrix,
         )  # fmt: skip
         if threads:
             fetch_add(queue + FINISHED * 8)
@@ -153,9 +157,12 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
 def shares(tokens, heads, kv_heads, d, start, threads, sides):
     """(tiles of all heads, floats of their parts): few tiles and many segments are shared by segments, which need room
     for their parts; the result is the same either way. `sides` is 2 with codes, else 1."""
-    units = kv_heads * ((tokens * (heads // kv_heads) + TILE - 1) // TILE)
+    every = tokens * (heads // kv_heads)
+    units = kv_heads * ((every + TILE - 1) // TILE)
     segments = (start + tokens - 1) // SEGMENT + 1
-    return units, units * segments * TILE * (sides * d + STATS) if segments > 1 and units < 4 * threads else 0
+    return units, units * segments * min(TILE, every) * (
+        sides * d + STATS
+    ) if segments > 1 and units < 4 * threads else 0
 
 
 @njit(error_model="numpy", cache=True)

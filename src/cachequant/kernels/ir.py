@@ -63,14 +63,14 @@ def add_neighbours(builder, total, left, right, count):
     return total
 
 
-def emit_prefetch(builder, base, offset):
-    """Ask for a cache line: hardware prefetchers stop at the end of a page, a stream of weights does not.
+def emit_prefetch(builder, base, offset, level=1):
+    """Ask for a cache line, in that level of cache: hardware prefetchers stop at the end of a page of memory.
 
     Measured at M = 1 from DRAM: +25 to 30 % for codes.
     """
     kind = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.gep(base, [offset]), I32(0), I32(3), I32(1)])
+    builder.call(function, [builder.gep(base, [offset]), I32(0), I32(4 - level), I32(1)])
 
 
 def emit_exp(builder, x):

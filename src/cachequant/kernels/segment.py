@@ -7,20 +7,23 @@ rounding is 2^-16 of the largest number, three hundred times below the error of 
 """
 
 import numpy as np
-from numba import carray, njit
+from numba import njit
 
 from cachequant.kernels.codebooks import CODED, UNITS
-from cachequant.kernels.coded import side_bytes, unpack_side, whole_pairs
+from cachequant.kernels.coded import multiply, page_weights, side_bytes, unpack, whole_pairs
 from cachequant.kernels.encode import basis_of, numbers_of
-from cachequant.kernels.ir import fma, pointer, row_max, row_sum
+from cachequant.kernels.ir import fma, row_sum
 from cachequant.kernels.tiles import PAGE, SEGMENT, coded_product, prefetch, product, softmax
 from cachequant.kernels.views import floats
 
 TILE = 48  # query rows (position, head of the group) that share one pass over the pages
+FEW = 3  # rows for which codes are looked up on the way, not unpacked before
 STATS = 4  # floats of a row beside its output: maximum, sum, and the part of the sum that read codes
 EXTRA = 2  # numbers behind a query in the coded basis: its step (or 1) and the score of the means
 WHOLE = 32767  # largest whole number that a query or a weight becomes
 WEIGHTS = PAGE // 2 + 2  # numbers of a row's weights of one page: pairs, step, one unused
+SEEN = 8  # partial sums of the weights that read codes
+AHEAD = 2  # sides of pages from the one being read to the one being fetched
 _UNITS = np.array([UNITS.get(bits, 1.0) for bits in range(CODED + 1)], np.float32)
 
 
@@ -60,7 +63,9 @@ def turn_token(q, layer, head, group, d, scale, coding, out):
             for i in range(d):
                 turned[i] *= np.float32(scale)
                 largest = max(largest, abs(turned[i]))
-            step = whole_pairs(bits, at, d, largest, _top(d), out + g * (d + EXTRA) * 4) * _UNITS[bits]
+            top = np.float32(_top(d))
+            whole_pairs(bits, at, d, top / largest if largest > 0 else np.float32(0), out + g * (d + EXTRA) * 4)
+            step = largest / top * _UNITS[bits]
         result[d], result[d + 1] = step, bias * np.float32(scale)
 
 
@@ -98,10 +103,12 @@ def _exact_values(rows, p, values, d, o, tokens):
 
 
 @njit(error_model="numpy", cache=True)
-def _coded_scores(rows, turned, levels, scales, d, s):
-    """Scores of `rows` queries in the coded basis against a page of levels."""
-    width = d + EXTRA
-    rest = turned + d * 4
+def _coded_scores(bits, rows, turned, codes, levels, d, s):
+    """Scores of `rows` queries in the coded basis against a page of codes, whose levels may be there already."""
+    width, rest, scales = d + EXTRA, turned + d * 4, codes + side_bytes(bits, d) - 2 * PAGE
+    if not levels:
+        multiply(True, bits, rows, turned, width, codes, PAGE, scales, rest, width, s, SEGMENT, d)
+        return
     if rows == 6:
         coded_product(6, 2, True, turned, width, levels, PAGE, scales, rest, width, s, SEGMENT, d // 2)
     elif rows == 3:
@@ -111,9 +118,12 @@ def _coded_scores(rows, turned, levels, scales, d, s):
 
 
 @njit(error_model="numpy", cache=True)
-def _coded_values(rows, weights, levels, d, o):
-    """Add a page of levels, weighted by whole numbers, to the outputs in the coded basis."""
+def _coded_values(bits, rows, weights, codes, levels, d, o):
+    """Add a page of codes, weighted by whole numbers, to the outputs in the coded basis."""
     step = weights + PAGE // 2 * 4
+    if not levels:
+        multiply(False, bits, rows, weights, WEIGHTS, codes, d, step, 0, WEIGHTS, o, d, PAGE)
+        return
     if rows == 6:
         coded_product(6, 2, False, weights, WEIGHTS, levels, d, step, 0, WEIGHTS, o, d, PAGE // 2)
     elif rows == 3:
@@ -133,62 +143,38 @@ def _wide_scores(rows, turned, levels, d, s):
         product(1, 4, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE)
 
 
-@njit(error_model="numpy", cache=True)
-def _widen(address, out):
-    """32 bfloat16 scales as float32."""
-    bits, target = carray(pointer(address), (PAGE,), np.uint16), carray(pointer(out), (PAGE,), np.uint32)
-    for t in range(PAGE):
-        target[t] = np.uint32(bits[t]) << np.uint32(16)
-
-
-@njit(error_model="numpy", cache=True)
-def _side(bits, codes, k, n, d, levels, scales):
-    """The levels of one side of a coded page, and the scales of its vectors if it has any."""
-    unpack_side(bits, codes, k, n, levels)
-    if bits <= CODED:
-        _widen(codes + side_bytes(bits, d) - 2 * PAGE, scales)
-
-
-@njit(error_model="numpy", cache=True)
-def _weigh(bits, p, scales, seen, spare, weights):
-    """What multiplies the levels of a page: its weights p times the scales of its values, as whole numbers.
-
-    `seen` gets the sum of the weights added. All but `bits` are addresses.
-    """
-    total, w, x, y = floats(seen, 1), floats(spare, PAGE), floats(p, PAGE), floats(scales, PAGE)
-    total[0] += row_sum(p, PAGE)
-    for t in range(PAGE):
-        w[t] = x[t] * y[t]
-    step = whole_pairs(bits, spare, PAGE, row_max(spare, PAGE), WHOLE, weights)
-    floats(weights, WEIGHTS)[PAGE // 2] = step * _UNITS[bits]
-
-
 @njit(inline="always")
 def _rows_before(position, first, rows, group):
     """How many rows of the tile stand before a position."""
     return min(max(position * group - first, 0), rows)
 
 
+@njit(inline="always")
+def _fetch(index, values_too, pages, coded, places, d):
+    """Ask for the keys of a page, or for its values, long before they are read."""
+    keys, values, k_bits, v_bits, k_codes, v_codes = places
+    if coded.size and coded[index]:
+        at, count = (v_codes, side_bytes(v_bits, d)) if values_too else (k_codes, v_codes - k_codes)
+        prefetch(coded[index] + at, count)
+    else:
+        prefetch(pages[index] + (values if values_too else keys), 4 * PAGE * d)
+
+
 @njit(error_model="numpy", cache=True)
 def _keys(query, first, rows, group, begin, count, pages, coded, places, scratch, d, s):
     """Scores of all rows against `count` tokens from `begin` on."""
     q, stride, offset, start, scale, turned = query
-    keys, values, k_bits, v_bits, k_codes, v_codes = places
-    panel, levels, scales, _, _ = scratch
-    packed = False
-    for j in range(0, count, PAGE):
-        index = (begin + j) // PAGE
+    keys, _, k_bits, _, k_codes, _ = places
+    panel, levels, _, _ = scratch
+    packed, length = False, (count + PAGE - 1) // PAGE
+    for i in range(length):
+        position, index, target = begin + i * PAGE, begin // PAGE + i, s + i * PAGE * 4
         codes = coded[index] if coded.size else 0
-        low = _rows_before(begin + j, first, rows, group)
-        cut = _rows_before(begin + j + PAGE, first, rows, group) if codes else rows
-        target = s + j * 4
-        if j + PAGE < count:  # what comes next, values too
-            following = coded[index + 1] if coded.size else 0
-            if following:
-                prefetch(following + k_codes, v_codes - k_codes + side_bytes(v_bits, d))
-            else:
-                prefetch(pages[index + 1] + keys, 4 * PAGE * d)
-                prefetch(pages[index + 1] + values, 4 * PAGE * d)
+        low = _rows_before(position, first, rows, group)
+        cut = _rows_before(position + PAGE, first, rows, group) if codes else rows
+        following = i + AHEAD
+        if following < 2 * length:
+            _fetch(begin // PAGE + following % length, following >= length, pages, coded, places, d)
         if low < cut and not packed:
             pack(q, stride, offset, d, first, rows, group, start, scale, d, panel)
             packed = True
@@ -196,51 +182,62 @@ def _keys(query, first, rows, group, begin, count, pages, coded, places, scratch
             m = _micro(cut - low)
             _exact_scores(m, panel + low * 4, pages[index] + keys, d, target + low * SEGMENT * 4)
             low += m
-        if cut < rows:
-            _side(k_bits, codes + k_codes, d, PAGE, d, levels, scales)
+        unpacked = 0
+        if rows - cut > FEW or (cut < rows and k_bits > CODED):
+            unpack(k_bits, codes + k_codes, d, PAGE, levels)
+            unpacked = levels
         while cut < rows:
             m, at, to = _micro(rows - cut), turned + cut * (d + EXTRA) * 4, target + cut * SEGMENT * 4
             if k_bits <= CODED:
-                _coded_scores(m, at, levels, scales, d, to)
+                _coded_scores(k_bits, m, at, codes + k_codes, unpacked, d, to)
             else:
                 _wide_scores(m, at, levels, d, to)
             cut += m
 
 
 @njit(error_model="numpy", cache=True)
-def _sums(first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated, stats):
+def _sums(first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated):
     """Values of `count` tokens from `begin` on, weighted by what the softmax left, added to the outputs."""
-    keys, values, k_bits, v_bits, k_codes, v_codes = places
-    panel, levels, scales, spare, weights = scratch
-    for j in range(0, count, PAGE):
-        index = (begin + j) // PAGE
+    _, values, _, v_bits, _, v_codes = places
+    _, levels, weights, seen = scratch
+    length, whole = (count + PAGE - 1) // PAGE, np.float32(WHOLE)
+    for i in range(length):
+        position, index, p = begin + i * PAGE, begin // PAGE + i, s + i * PAGE * 4
         codes = coded[index] if coded.size else 0
-        low = _rows_before(begin + j, first, rows, group)
-        cut = _rows_before(begin + j + PAGE, first, rows, group) if codes else rows
-        page, p = pages[index] + values, s + j * 4
+        low = _rows_before(position, first, rows, group)
+        cut = _rows_before(position + PAGE, first, rows, group) if codes else rows
+        if i + AHEAD < length:
+            _fetch(index + AHEAD, True, pages, coded, places, d)
+        elif begin // PAGE + i + AHEAD < pages.size:  # of the next segment
+            _fetch(index + AHEAD, False, pages, coded, places, d)
+        page = pages[index] + values
         while low < cut:
             m = _micro(cut - low)
-            shared = min((first + low) // group + 1 - begin - j, PAGE)  # tokens of the page that all m rows see
+            shared = min((first + low) // group + 1 - position, PAGE)  # tokens of the page that all m rows see
             _exact_values(m, p + low * SEGMENT * 4, page, d, o + low * d * 4, shared)
-            for i in range(low, low + m):
-                more = min((first + i) // group + 1 - begin - j, PAGE) - shared
+            for r in range(low, low + m):
+                more = min((first + r) // group + 1 - position, PAGE) - shared
                 if more > 0:
-                    _exact_values(
-                        1, p + (i * SEGMENT + shared) * 4, page + shared * d * 4, d, o + i * d * 4, more
-                    )  # fmt: skip
+                    at = p + (r * SEGMENT + shared) * 4
+                    _exact_values(1, at, page + shared * d * 4, d, o + r * d * 4, more)
             low += m
-        if cut < rows:
-            _side(v_bits, codes + v_codes, PAGE, d, d, levels, scales)
+        unpacked = 0
+        if rows - cut > FEW or (cut < rows and v_bits > CODED):
+            unpack(v_bits, codes + v_codes, PAGE, d, levels)
+            unpacked = levels
         while cut < rows:
-            m = _micro(rows - cut)
+            m, to = _micro(rows - cut), rotated + cut * d * 4
             if v_bits <= CODED:
-                for i in range(m):
-                    r = cut + i
-                    seen, to = stats + (r * STATS + 2) * 4, weights + i * WEIGHTS * 4
-                    _weigh(v_bits, p + r * SEGMENT * 4, scales, seen, spare, to)
-                _coded_values(m, weights, levels, d, rotated + cut * d * 4)
+                scales = codes + v_codes + side_bytes(v_bits, d) - 2 * PAGE
+                for r in range(m):
+                    at = weights + r * WEIGHTS * 4
+                    step = page_weights(
+                        v_bits, p + (cut + r) * SEGMENT * 4, scales, seen + (cut + r) * SEEN * 4, whole, at
+                    )  # fmt: skip
+                    floats(at, WEIGHTS)[PAGE // 2] = step * _UNITS[v_bits]
+                _coded_values(v_bits, m, weights, codes + v_codes, unpacked, d, to)
             else:
-                _exact_values(m, p + cut * SEGMENT * 4, levels, d, rotated + cut * d * 4, PAGE)
+                _exact_values(m, p + cut * SEGMENT * 4, levels, d, to, PAGE)
             cut += m
 
 
@@ -251,22 +248,25 @@ def attend_segment(query, first, rows, group, segment, pages, coded, places, scr
     query : address of the queries, bytes between tokens, offset of the head, position of the first, factor of scores,
         and address of the tile's queries in the coded basis.
     places : offsets of the head's keys and values in an exact page; bits, and offsets in the codes, of both sides.
-    scratch : addresses of room for packed queries, for the levels of a page and its scales, 32 floats, and weights.
+    scratch : addresses of room for packed queries, for the levels of a page, for weights, and for sums of weights.
     s, o, rotated, stats : addresses of the score buffer (rows, 256), of the outputs (rows, d), of those in the coded
         basis, and of the statistics. Rows before the segment are left alone.
     """
-    begin = segment * SEGMENT
+    begin, seen = segment * SEGMENT, scratch[3]
     count = min((first + rows - 1) // group + 1 - begin, SEGMENT)  # tokens that the last row sees
     _keys(query, first, rows, group, begin, count, pages, coded, places, scratch, d, s)
     floats(o, rows * d)[:] = 0
     if coded.size:
         floats(rotated, rows * d)[:] = 0
-    numbers = floats(stats, rows * STATS)
+        floats(seen, rows * SEEN)[:] = 0
     for r in range(rows):
-        seen = min((first + r) // group + 1 - begin, SEGMENT)
-        if seen > 0:
-            row, blocks = s + r * SEGMENT * 4, (seen + PAGE - 1) // PAGE
-            floats(row + seen * 4, blocks * PAGE - seen)[:] = -np.inf
+        tokens = min((first + r) // group + 1 - begin, SEGMENT)
+        if tokens > 0:
+            row, blocks = s + r * SEGMENT * 4, (tokens + PAGE - 1) // PAGE
+            floats(row + tokens * 4, blocks * PAGE - tokens)[:] = -np.inf
             softmax(row, blocks, stats + r * STATS * 4)
-            numbers[r * STATS + 2] = 0
-    _sums(first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated, stats)
+    _sums(first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated)
+    if coded.size:
+        numbers = floats(stats, rows * STATS)
+        for r in range(rows):
+            numbers[r * STATS + 2] = row_sum(seen + r * SEEN * 4, SEEN)

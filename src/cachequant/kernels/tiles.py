@@ -107,12 +107,39 @@ def emit_pairs(builder, total, left, right):
     return add_neighbours(builder, total, builder.sext(left, wide), builder.sext(right, wide), 2)
 
 
+def emit_scales(builder, base, index):
+    """Eight bfloat16 numbers as float32."""
+    halves = ir.VectorType(I16, LANES)
+    address = builder.add(base, builder.mul(index, I64(2)))
+    bits = builder.load(builder.inttoptr(address, halves.as_pointer()))
+    bits.align = 2
+    words = ir.VectorType(I32, LANES)
+    bits = builder.shl(builder.zext(bits, words), ir.Constant(words, [16] * LANES))
+    return builder.bitcast(bits, ir.VectorType(F32, LANES))
+
+
+def scaled(builder, columns, total, factors, addends, stride, row, column, c, place):
+    """Store sums of products of whole numbers as what they are worth; see `coded_product`."""
+
+    def same(base, index):
+        return splat(builder, load(builder, base, index), LANES)
+
+    values = builder.sitofp(total, ir.VectorType(F32, LANES))
+    at = builder.mul(I64(row), stride)
+    if columns:
+        factor = builder.fmul(emit_scales(builder, factors, column), same(addends, at))
+        plus = same(addends, builder.add(at, I64(1)))
+    else:
+        factor, plus = same(factors, at), load(builder, c, place, values.type)
+    store(builder, emit_fma(builder, values, factor, plus), c, place)
+
+
 @intrinsic(prefer_literal=True)
 def coded_product(typingctx, rows, vectors, columns, a, a_row, b, n, factors, addends, stride, c, ldc, k):
     """c[r, j] = sum over k of the products of pairs a[r, k] and b[k, j], times a factor, plus something.
 
-    Sums of int16 products are exact in int32, so their order does not matter. With `columns` the factor is factors[j]
-    times addends[r * stride], plus the number behind that; else it is factors[r * stride], plus what c holds.
+    Sums of int16 products are exact in int32, so their order does not matter. With `columns` the factor is the bfloat16
+    factors[j] times addends[r * stride], plus the number behind that; else it is factors[r * stride], plus what c has.
 
     rows, vectors and columns are literals: rows x 8 * vectors is the register tile; n is a multiple of 8. a, b,
     factors, addends and c are addresses; strides count 4 bytes, k counts pairs.
@@ -123,14 +150,7 @@ def coded_product(typingctx, rows, vectors, columns, a, a_row, b, n, factors, ad
         a, a_row, b, n, factors, addends, stride, c, ldc, k = args[3:]
 
         def last(total, row, column, place):
-            values = builder.sitofp(total, ir.VectorType(F32, total.type.count))
-            at = builder.mul(I64(row), stride)
-            if columns_:
-                factor = builder.fmul(load(builder, factors, column, values.type), _same(builder, addends, at, LANES))
-                plus = _same(builder, addends, builder.add(at, I64(1)), LANES)
-            else:
-                factor, plus = _same(builder, factors, at, LANES), load(builder, c, place, values.type)
-            store(builder, emit_fma(builder, values, factor, plus), c, place)
+            scaled(builder, columns_, total, factors, addends, stride, row, column, c, place)
 
         done = I64(0)
         for count in dict.fromkeys((vectors_, 1)):
@@ -148,19 +168,15 @@ def coded_product(typingctx, rows, vectors, columns, a, a_row, b, n, factors, ad
     return types.void(rows, vectors, columns, *[types.int64] * 10), codegen
 
 
-def _same(builder, base, index, lanes):
-    return splat(builder, load(builder, base, index), lanes)
-
-
 @intrinsic
 def prefetch(typingctx, address, count):
-    """Ask for `count` bytes at an address."""
+    """Ask for `count` bytes at an address, to be in the second level of cache."""
 
     def codegen(context, builder, signature, args):
         address, count = args
         base = builder.inttoptr(address, POINTER)
         with cgutils.for_range_slice(builder, I64(0), count, I64(LINE)) as (offset, _):
-            emit_prefetch(builder, base, offset)
+            emit_prefetch(builder, base, offset, 2)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
