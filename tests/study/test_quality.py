@@ -154,7 +154,7 @@ def test_foreign_checkpoints_are_refused(model, tmp_path, content):
         ({"window": 1}, "window 1"),
         ({"window": 97}, "context of 96"),
         ({"tokens": 1}, "tokens 1"),
-        ({"tokens": 500}, "56 tokens, fewer than the 500"),
+        ({"tokens": 500}, "56 tokens, fewer than the 500 asked for: ask for at most 56"),
         ({"compared": ["int8", "int8"]}, "twice"),
         ({"compared": ["int9"]}, "unknown scheme 'int9'"),
     ],
@@ -163,6 +163,11 @@ def test_foreign_checkpoints_are_refused(model, tmp_path, content):
 def test_bad_requests_are_refused(model, how, message):
     with pytest.raises(InputError, match=message):
         quality.evaluate(model, **{"compared": ["int8"], "text": TEXT, "tokens": 40, "window": 20, **how})
+
+
+def test_a_text_of_one_token_is_refused_in_words(model):
+    with pytest.raises(InputError, match="tiny.txt has 1 token, fewer than the 40 asked for: a text needs at least 2"):
+        quality.evaluate(model, ["int8"], Text("tiny.txt", TEXT.text[:1], "0"), 40, 20)
 
 
 def test_random_weights_have_no_quality(model, monkeypatch):

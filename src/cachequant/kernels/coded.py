@@ -16,6 +16,8 @@ Levels of codes are whole numbers. They come out as pairs of int16, [k / 2][n][2
 with h = half of the codes of a word, pair i of word g is k = 2 g h + i and k = 2 g h + i + h.
 """
 
+from functools import reduce
+
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
@@ -31,6 +33,7 @@ FLOATS = ir.VectorType(F32, LANES)
 _BYTES, _PAIRS = ir.VectorType(ir.IntType(8), 4 * LANES), ir.VectorType(ir.IntType(16), 2 * LANES)
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
 _AVX2 = "avx2" in cpu.features()
+_CHAINS = {1: 4, 3: 2 if "avx512vl" in cpu.features() else 1}  # of sums a row: they wait for each other, registers end
 
 
 def words(value):
@@ -179,21 +182,24 @@ def multiply(typingctx, columns, bits, rows, a, a_row, codes, n, factors, addend
         def emit(bits, rows):
             half, starts = per_word(bits) // 2, [builder.mul(I64(r), a_row) for r in range(rows)]
             with cgutils.for_range_slice(builder, I64(0), n, I64(2 * LANES)) as (column, _):
-                at = [column, builder.add(column, I64(LANES))]
-                zero = ir.Constant(WORDS, [0] * LANES)
-                sums = [[cgutils.alloca_once_value(builder, zero) for _ in at] for _ in starts]
+                at, chains = [column, builder.add(column, I64(LANES))], _CHAINS[rows]
+                sums = [
+                    [[cgutils.alloca_once_value(builder, words(0)) for _ in range(chains)] for _ in at] for _ in starts
+                ]
                 with cgutils.for_range(builder, builder.udiv(k, I64(2 * half))) as loop:
                     lines, unit = _Lines(builder, bits, codes, k, n, loop), builder.mul(loop.index, I64(half))
                     for both in zip(*(emit_levels(builder, bits, *lines.read(x)) for x in at), strict=True):
                         place = builder.add(unit, I64(both[0][0]))
                         for start, totals in zip(starts, sums, strict=True):
                             left = splat(builder, load(builder, a, builder.add(place, start), I32), LANES)
-                            for total, (_, right) in zip(totals, both, strict=True):
-                                builder.store(emit_pairs(builder, builder.load(total), left, right), total)
+                            for parts, (i, right) in zip(totals, both, strict=True):
+                                part = parts[i % chains]
+                                builder.store(emit_pairs(builder, builder.load(part), left, right), part)
                 for r, totals in enumerate(sums):
-                    for total, x in zip(totals, at, strict=True):
+                    for parts, x in zip(totals, at, strict=True):
                         place = builder.add(builder.mul(I64(r), ldc), x)
-                        scaled(builder, columns_, builder.load(total), factors, addends, stride, r, x, c, place)
+                        total = reduce(builder.add, [builder.load(part) for part in parts])
+                        scaled(builder, columns_, total, factors, addends, stride, r, x, c, place)
 
         each(builder, rows, (1, 3), lambda r: each(builder, bits, (2, 3, 4, 8), lambda b: emit(b, r)))
         return context.get_dummy_value()

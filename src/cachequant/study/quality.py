@@ -220,6 +220,12 @@ def _text(text):
     return text
 
 
+def _too_few(count: int, asked: int) -> str:
+    """How many tokens a text has, and what would do instead."""
+    have = f"{count} token{'s' * (count != 1)}, fewer than the {asked} asked for"
+    return f"{have}: ask for at most {count}" if count > 1 else f"{have}: a text needs at least 2"
+
+
 def _windows(model, text, tokens: int, window: int) -> list[np.ndarray]:
     """Ids of the windows; a last one of a single token has nothing to score and is left out."""
     context = model.config.context
@@ -229,6 +235,6 @@ def _windows(model, text, tokens: int, window: int) -> list[np.ndarray]:
         raise InputError(f"tokens {tokens!r} has to be at least 2")
     ids = np.asarray(model.tokenizer.encode(text.text), np.int64)
     if len(ids) < tokens:
-        raise InputError(f"{text.name} has {len(ids)} tokens, fewer than the {tokens} asked for")
+        raise InputError(f"{text.name} has {_too_few(len(ids), tokens)}")
     parts = [ids[i : min(i + window, tokens)] for i in range(0, tokens, window)]
     return [p for p in parts if len(p) > 1]
