@@ -87,7 +87,7 @@ def test_a_position_sees_exact_rows_of_its_page_and_codes_elsewhere(heads, kv_he
     q, k, v = map(on_grid, random(330, heads, kv_heads, d))
     exact, fitted = basis(kv_heads, d, exact=True), basis(kv_heads, d)
     # queries and weights that meet codes are whole numbers of 16 bits
-    close = 2e-4 if formats.get(kv).compressed else 1e-5
+    close = 5e-4 if formats.get(kv).compressed else 1e-5
     np.testing.assert_allclose(run(q, k, v, kv, exact), expected(q, k, v, kv, exact), atol=close)
     # with a real rotation a value between two levels may fall either way, as its sum is rounded
     np.testing.assert_allclose(run(q, k, v, kv, fitted), expected(q, k, v, kv, fitted), atol=0.05)
