@@ -90,7 +90,15 @@ def _edge(ax, parent: tuple[int, float] | None, column: int, row: float, kind: s
     )
 
 
-def _shortened(text: str, most: int = 26) -> str:
-    """The beginning and the end of a text."""
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 11].rstrip()} … {text[-8:].lstrip()}"
+def _shortened(text: str, most: int = 21) -> str:
+    """The first and the last words of a text."""
+    words = text.split()
+    if len(" ".join(words)) <= most:
+        return " ".join(words)
+    end = words[-1]
+    begin = words[0]
+    for word in words[1:]:
+        if len(f"{begin} {word} … {end}") > most:
+            break
+        begin += f" {word}"
+    return f"{begin} … {end}"
