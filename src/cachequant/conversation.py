@@ -55,7 +55,9 @@ class Template:
     def __init__(self, source: str, **special: str):
         self._special = special
         try:
-            environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+            environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+                trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            )
             environment.globals["raise_exception"] = _refuse
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:

@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -172,17 +172,18 @@ def _number(text: str, default: int | None) -> int:
 
 
 def _lines() -> Iterator[str]:
-    """Lines of stdin, without those that are empty."""
+    """Lines of stdin, without those that are empty; a terminal is asked for them, with editing where there is some."""
     asks = sys.stdin.isatty()
+    if asks:
+        with suppress(ImportError):
+            import readline  # noqa: F401
     while True:
-        if asks:
-            sys.stderr.write("> ")
-            sys.stderr.flush()
-        line = sys.stdin.readline()
-        if not line:
+        try:
+            line = input("> " if asks else "").strip()
+        except EOFError:
             return
-        if line.strip():
-            yield line.strip()
+        if line:
+            yield line
 
 
 def _write(piece: str) -> None:
