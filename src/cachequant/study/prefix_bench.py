@@ -9,8 +9,7 @@ import numpy as np
 
 from cachequant.decoder.model import Model, load
 from cachequant.errors import InputError
-from cachequant.kv.prefix import Request
-from cachequant.kv.session import require_stable
+from cachequant.kv.prefix import PrefixCache, Request
 from cachequant.study import comparison, conversations, provenance
 from cachequant.study.conversations import DialogueSet, PromptSet, Turn
 from cachequant.study.crew import Progress, checked, silent
@@ -90,7 +89,7 @@ def measure(
     name = chosen.name
     check(chosen, arms, new, repeats, logits)
     for model in models.values():
-        require_stable(model.scheme, "a prefix cache")
+        PrefixCache(model, budget_bytes).close()  # refuses schemes and budgets
         if (needed := chosen.longest(*answers)) > model.config.context:
             raise InputError(
                 f"set {name!r} needs {needed} tokens; the context of {model.name} is {model.config.context}"
