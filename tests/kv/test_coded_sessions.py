@@ -69,6 +69,10 @@ def test_saved_sessions(model, tmp_path, rng, length):
         session.save(tmp_path / "s")
     with model.load_session(tmp_path / "s") as restored:
         assert restored.extend(more).tobytes() == alone(model, ids + more)
+    coded = model.kv.compressed
+    metadata = TensorFile(tmp_path / "s").metadata
+    assert metadata["calibration"] == ("rotation" if coded else "")
+    assert metadata["codec_seed"].isdecimal() == coded
     other = model.with_kv("k4v2", "none")
     with pytest.raises(SnapshotError, match="fingerprint"):
         other.load_session(tmp_path / "s")

@@ -113,11 +113,13 @@ def test_signatures(saved, tmp_path):
 
 NAN = np.full((3, MODEL.pool.payload_bytes // 4), np.nan, np.float32).view(np.uint8)
 MALFORMED = {
-    "version": (dict(format_version="2"), "format version '2'"),
+    "version": (dict(format_version="1"), "format version '1'"),
     "no version": (dict(drop=["format_version"]), "format version None"),
     "fingerprint": (dict(fingerprint="0" * 64), "fingerprint"),
     "scheme": (dict(scheme="int8"), "scheme is 'int8'"),
     "page format": (dict(page_format="k4v4"), "page_format is 'k4v4'"),
+    "calibration": (dict(calibration="enwiki"), "calibration is 'enwiki'"),
+    "codec seed": (dict(codec_seed="1"), "codec_seed is '1'"),
     "kernel set": (dict(kernel_set="other"), "kernel_set is 'other'"),
     "tokenizer": (dict(tokenizer="1"), "tokenizer is '1'"),
     "unknown metadata": (dict(colour="red"), "'colour'"),

@@ -16,6 +16,7 @@ import numpy as np
 from cachequant.assets import cachedir
 from cachequant.assets.tensorfile import TensorFile, TensorWriter
 from cachequant.errors import AssetError, CachequantError, InputError
+from cachequant.kv.codec import SEED
 from cachequant.kv.encoded import finite_scales
 from cachequant.kv.pages import PAGE, PagePool, exact_rows
 from cachequant.kv.session import Session, require_stable
@@ -23,8 +24,8 @@ from cachequant.kv.session import Session, require_stable
 if TYPE_CHECKING:
     from cachequant.decoder.model import Model
 
-VERSION = "1"  # raise it when the same metadata stand for other bytes
-BOUND = ("fingerprint", "model", "scheme", "page_format", "kernel_set", "tokenizer")
+VERSION = "2"  # raise it when the same metadata stand for other bytes
+BOUND = ("fingerprint", "model", "scheme", "page_format", "calibration", "codec_seed", "kernel_set", "tokenizer")
 FIELDS = {"format_version", *BOUND, "tokens", "stored", "sha256"}
 SIGNATURE = "hmac_sha256"
 TENSORS = {"ids": "I32", "pages": "U8", "codes": "U8"}
@@ -172,13 +173,16 @@ def read(path: str | Path, key: bytes | None = None) -> Snapshot:
 
 
 def identity(model: "Model") -> dict[str, str]:
-    """What a snapshot is bound to."""
+    """What a snapshot is bound to; `calibration` and `codec_seed` are empty where nothing is coded."""
+    basis = model.pages.basis
     return {
         "format_version": VERSION,
         "fingerprint": model.fingerprint,
         "model": model.name,
         "scheme": model.scheme.name,
         "page_format": model.kv.name,
+        "calibration": basis.tag if basis else "",
+        "codec_seed": str(SEED) if basis else "",
         "kernel_set": model.kernel_set,
         "tokenizer": model.tokenizer.sha256 if model.tokenizer else "",
     }
