@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -25,9 +26,9 @@ class Coding:
     numbers: np.ndarray
     coded_bytes: int
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """Names format and basis."""
+        """Names format and basis; hashed once, for it is asked for with every request to a cache."""
         basis = "" if self.basis is None else self.basis.sha256
         return hashlib.sha256(f"{self.format.name}\n{basis}".encode()).hexdigest()
 

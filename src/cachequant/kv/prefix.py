@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cachequant.errors import InputError
 from cachequant.kv.pages import BudgetError
 from cachequant.kv.session import Session, require_stable
-from cachequant.kv.tree import PageTree
+from cachequant.kv.tree import PageTree, encode
 
 if TYPE_CHECKING:
     from cachequant.decoder.model import Model
@@ -161,7 +161,7 @@ class PrefixCache:
         clock = time.perf_counter()
         with self._pool.lock:
             before = self._tree.inserted, self._tree.evicted, self._tree.inserted_bytes
-            ids = session.ids[: session.stored]
+            ids = encode(session.ids[: session.stored])
             session.adopt(self._tree.path(ids))
             self._tree.insert(ids, session.pages)
             inserted, evicted = self._tree.inserted - before[0], self._tree.evicted - before[1]

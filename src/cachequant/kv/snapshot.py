@@ -16,6 +16,7 @@ import numpy as np
 from cachequant.assets import cachedir
 from cachequant.assets.tensorfile import TensorFile, TensorWriter
 from cachequant.errors import AssetError, CachequantError, InputError
+from cachequant.kv.codec import SEED
 from cachequant.kv.encoded import finite_scales
 from cachequant.kv.pages import PAGE, PagePool, exact_rows
 from cachequant.kv.session import Session, require_stable
@@ -23,8 +24,8 @@ from cachequant.kv.session import Session, require_stable
 if TYPE_CHECKING:
     from cachequant.decoder.model import Model
 
-VERSION = "1"  # raise it when the same metadata stand for other bytes
-BOUND = ("fingerprint", "model", "scheme", "page_format", "kernel_set", "tokenizer")
+VERSION = "2"  # raise it when the same metadata stand for other bytes
+BOUND = ("fingerprint", "model", "scheme", "page_format", "calibration", "codec_seed", "kernel_set", "tokenizer")
 FIELDS = {"format_version", *BOUND, "tokens", "stored", "sha256"}
 SIGNATURE = "hmac_sha256"
 TENSORS = {"ids": "I32", "pages": "U8", "codes": "U8"}
@@ -70,7 +71,7 @@ def save(session: Session, path: str | Path, key: bytes | None = None) -> None:
     shapes = {"ids": ("I32", ids.shape), "pages": ("U8", (len(pages), pool.payload_bytes))}
     shapes["codes"] = ("U8", (len(codes), code_bytes))
     with cachedir.atomic_file(Path(path).absolute()) as partial:
-        writer = TensorWriter(partial, shapes, metadata)
+        writer = TensorWriter(partial, shapes, metadata, hashed=False)  # the digests are in the metadata
         writer.write("ids", ids)
         writer.write("pages", np.stack(pages) if pages else np.empty((0, pool.payload_bytes), np.uint8))
         writer.write("codes", np.stack(codes) if codes else np.empty((0, code_bytes), np.uint8))
@@ -105,9 +106,11 @@ def load(model: "Model", path: str | Path, key: bytes | None = None) -> Session:
         rows = exact_rows(page, config.layers, config.kv_heads, config.head_dim)
         if not all(np.isfinite(r).all() for r in rows):
             raise SnapshotError(f"{path}: page {i} holds values that are not finite")
-    for i, page in enumerate(snapshot.codes):
-        if not finite_scales(page, pool.coding.format, config.layers, config.kv_heads, config.head_dim):
-            raise SnapshotError(f"{path}: page of codes {i} holds scales or values that are not finite")
+    if len(snapshot.codes):
+        shape = config.layers, config.kv_heads, config.head_dim
+        bad = np.flatnonzero(~finite_scales(snapshot.codes, pool.coding.format, *shape))
+        if bad.size:
+            raise SnapshotError(f"{path}: page of codes {bad[0]} holds scales or values that are not finite")
     session, pages = model.session(), []
     try:
         sources = {False: iter(snapshot.pages), True: iter(snapshot.codes)}
@@ -170,13 +173,16 @@ def read(path: str | Path, key: bytes | None = None) -> Snapshot:
 
 
 def identity(model: "Model") -> dict[str, str]:
-    """What a snapshot is bound to."""
+    """What a snapshot is bound to; `calibration` and `codec_seed` are empty where nothing is coded."""
+    basis = model.pages.basis
     return {
         "format_version": VERSION,
         "fingerprint": model.fingerprint,
         "model": model.name,
         "scheme": model.scheme.name,
         "page_format": model.kv.name,
+        "calibration": basis.tag if basis else "",
+        "codec_seed": str(SEED) if basis else "",
         "kernel_set": model.kernel_set,
         "tokenizer": model.tokenizer.sha256 if model.tokenizer else "",
     }

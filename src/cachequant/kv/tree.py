@@ -69,11 +69,11 @@ class PageTree:
             pages.append(donor.page)
         return pages, len(path) * PAGE + rows
 
-    def path(self, ids: Sequence[int]) -> list[int]:
+    def path(self, ids: Sequence[int] | bytes) -> list[int]:
         """The full pages at the beginning of `ids` that are in the tree."""
         return [node.page for node in self._path(encode(ids))]
 
-    def insert(self, ids: Sequence[int], pages: Sequence[int]) -> None:
+    def insert(self, ids: Sequence[int] | bytes, pages: Sequence[int]) -> None:
         """Store pages that hold `ids`, as far as the capacity allows.
 
         The caller holds `pages`, which begin with those of `path(ids)`: while it does, none of them is evicted.
@@ -151,6 +151,6 @@ class PageTree:
         self._pool.unshelve(node.page)
 
 
-def encode(ids: Sequence[int]) -> bytes:
-    """Token ids as the bytes that keys are cut from."""
-    return np.asarray(ids, ">u4").tobytes()
+def encode(ids: Sequence[int] | bytes) -> bytes:
+    """Token ids as the bytes that keys are cut from; bytes as they are, so that ids are encoded once."""
+    return ids if isinstance(ids, bytes) else np.asarray(ids, ">u4").tobytes()
