@@ -10,6 +10,7 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 _LAZY = {
+    "Conversation": "cachequant.conversation",
     "load": "cachequant.decoder.model",
     "Model": "cachequant.decoder.model",
     "PrefixCache": "cachequant.kv.prefix",

@@ -1,4 +1,4 @@
-"""`cachequant bench`: speed of whole models and of matrix products, this library beside its peers."""
+"""`cachequant bench`: speed of whole models, matrix products, attention and prefix reuse, beside peers."""
 
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ METRICS = (
     "gb_s",
     "bandwidth_fraction",
     "speed",
+    "overhead_ms",
     "bytes",
 )  # of the table; --json has all
 
@@ -103,6 +104,70 @@ def attention(
         with output.progress("measuring", json) as report:
             found = bench.attention(_names(arms), model, context, repeats, threads, report)
     output.show(found, json, _print)
+
+
+@app.command(
+    epilog=output.example(
+        "cachequant bench prefix --set long_high_reuse --scheme int8 --json",
+        "cachequant bench prefix --set multi_turn --kv k4v4 --repeats 3",
+    )
+)
+def prefix(
+    name: Annotated[
+        str, typer.Option("--set", help="high_reuse, long_high_reuse, no_reuse, multi_turn.")
+    ] = "high_reuse",
+    arms: Arms = None,
+    model: Annotated[
+        str, typer.Option(help="Name, hub id, folder or GGUF file; gpt2-random has random weights.")
+    ] = "smollm2-135m",
+    scheme: Annotated[str, typer.Option(help="Number format: fp32, int8, w8a12, bfp8, ..., auto.")] = "fp32",
+    kv: output.Kv = "fp32",
+    calibration: output.Calibration = "auto",
+    new: Annotated[
+        int | None, typer.Option(min=0, help="Tokens of each answer; default: 12 in multi_turn, else 0.")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Rounds; default: 50 for no_reuse, else 5.", show_default=False)
+    ] = None,
+    logits: Annotated[str, typer.Option(help="last position, or all that are computed.")] = "last",
+    budget: Annotated[int | None, typer.Option(help="Most bytes of cached pages; default: no limit.")] = None,
+    threads: output.Threads = None,
+    json: output.Json = False,
+) -> None:
+    """Time to the first token with a prefix cache.
+
+    Arms are cache, no-cache, and bound: the prefill of exactly the tokens that the cache does not have.
+    """
+    from cachequant import schemes
+    from cachequant.kv import formats
+    from cachequant.kv.calibration import check_calibration
+    from cachequant.study import bench, prefix_bench
+
+    chosen = _names(arms)
+    prefix_bench.check(name, chosen or prefix_bench.ARMS, new, repeats, logits)
+    schemes.get(scheme), formats.get(kv), check_calibration(calibration)
+    with output.quiet(json):
+        loading.resolve_model(model, json)
+        with output.progress("measuring", json) as report:
+            found = bench.prefix(
+                model, name, chosen, scheme, kv, calibration, new, repeats, threads, logits, budget, report
+            )
+    output.show(found, json, _prefix)
+
+
+def _prefix(found: dict[str, Any]) -> None:
+    _print(found)
+    rows = [
+        [
+            f"{r['conversation'] + 1}.{r['turn'] + 1}",
+            *(f"{r[key]}" for key in ("prompt", "matched")),
+            *(_cell(values["speed"]) for values in r["arms"].values()),
+        ]
+        for r in found["requests"]
+    ]
+    output.table("requests: 1/s", ["turn", "prompt", "matched", *found["arms"]], rows)
+    same = "bit-identical logits" if found["identical"] else "LOGITS DIFFER"
+    output.note(f"hit rate {found['hit_rate']:.1%} of the prompts' tokens, {same}")
 
 
 def _names(arms: str | None) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""The benchmarks of the command line and the notebooks; `decode_bench` and `gemm_bench` say how they measure."""
+"""The benchmarks of the command line and the notebooks; the modules `*_bench` say how they measure."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,10 @@ from cachequant.study.attention_bench import attention
 from cachequant.study.crew import Progress, silent
 from cachequant.study.decode_bench import DecodeBench
 from cachequant.study.gemm_bench import GEMM_ARMS, ROWS, GemmBench
+from cachequant.study.prefix_bench import prefix
 from cachequant.study.workloads import Workload
 
-__all__ = ["attention", "decode", "gemm"]
+__all__ = ["attention", "decode", "gemm", "prefix"]
 
 
 def decode(
