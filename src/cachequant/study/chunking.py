@@ -9,17 +9,34 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from cachequant import schemes
 from cachequant.decoder.model import Model
 from cachequant.errors import InputError
-from cachequant.quantize import quantize
+from cachequant.quantize import dequantize, quantize
 from cachequant.schemes import Quantizer
+from cachequant.study import taps, workloads
 from cachequant.study.timing import median
 
 Logits = Callable[[Sequence[Sequence[int]]], np.ndarray]
 
 
-def compare(logits: Logits, prompts: Sequence[Sequence[int]], cut: int) -> dict:
-    """Prompts run whole, and cut after `cut` tokens.
+def parts(split: str) -> tuple[int, int]:
+    """Tokens of the two parts of ``9+2``. Raises InputError for anything else."""
+    found = split.split("+")
+    if len(found) != 2 or not all(part.isascii() and part.isdigit() and int(part) for part in found):
+        raise InputError(f"split {split!r}: give the tokens of two parts, such as 9+2")
+    return int(found[0]), int(found[1])
+
+
+def prompts(model: Model, split: str, count: int) -> list[list[int]]:
+    """Pieces of our long text, one after the other, each as long as both parts of a split."""
+    length = sum(parts(split))
+    ids = workloads.prompt_ids(count * length, model.config.vocab, model.tokenizer)
+    return [ids[i : i + length] for i in range(0, len(ids), length)]
+
+
+def compare(logits: Logits, prompts: Sequence[Sequence[int]], split: str) -> dict:
+    """Prompts run whole, and cut after the first part of a split.
 
     Parameters
     ----------
@@ -29,18 +46,12 @@ def compare(logits: Logits, prompts: Sequence[Sequence[int]], cut: int) -> dict:
     -------
     {"differences": largest |difference| of a logit in each prompt, "median", "largest" of them, "greedy_changes": in how
     many prompts another token is the most likely one, "prompts": how many}
-
-    Raises
-    ------
-    InputError : no tokens before the cut, or behind it.
     """
-    if short := [p for p in prompts if not 0 < cut < len(p)]:
-        raise InputError(f"a cut after {cut} tokens leaves nothing on one side of a prompt of {len(short[0])}")
-    differences, changes = [], 0
+    differences, changes, cut = [], 0, parts(split)[0]
     for prompt in prompts:
-        whole, parts = logits([prompt]), logits([prompt[:cut], prompt[cut:]])
-        differences.append(float(np.abs(whole - parts).max()))
-        changes += int(whole.argmax()) != int(parts.argmax())
+        whole, cut_up = logits([prompt]), logits([prompt[:cut], prompt[cut:]])
+        differences.append(float(np.abs(whole - cut_up).max()))
+        changes += int(whole.argmax()) != int(cut_up.argmax())
     return {
         "differences": differences,
         "median": median(differences),
@@ -60,24 +71,32 @@ def ours(model: Model) -> Logits:
     return logits
 
 
-def moved_codes(inputs: Sequence[np.ndarray], quantizer: Quantizer, relative: float) -> dict[str, float]:
-    """What a tiny change of a linear layer's inputs does to their codes.
+def moved_codes(model: Model, ids: list[int], names: Sequence[str], relative: float) -> dict[str, dict[str, float]]:
+    """What a tiny change of the inputs of a float32 model's linear layers does to their codes.
 
     Parameters
     ----------
-    inputs : (T, K) float32 matrices.
-    relative : size of the change, a random fraction of each value.
+    ids : a text.
+    names : schemes; those that do not quantize inputs are passed over.
+    relative : most that each value is changed by, as a fraction of itself, at random.
 
     Returns
     -------
-    {"codes": fraction of codes that change, "scales": fraction of scales that do, "tokens": fraction of rows in which
-    a code changes}
+    {scheme: {"codes": fraction of codes that change, "scales": fraction of scales that do, "largest": the largest change
+    of a value that codes stand for, in units of the root mean square of its row}}
     """
-    rng, moved = np.random.default_rng(0), []
-    for x in inputs:
-        noise = rng.uniform(-relative, relative, x.shape).astype(np.float32)
-        a, b = quantize(x, quantizer), quantize(x + x * noise, quantizer)
-        codes = a.codes != b.codes
-        moved.append((codes.sum(), codes.size, (a.scales != b.scales).sum(), a.scales.size, codes.any(1).sum(), len(x)))
-    totals = np.sum(moved, axis=0).tolist()
-    return {key: totals[2 * i] / totals[2 * i + 1] for i, key in enumerate(("codes", "scales", "tokens"))}
+    rng, inputs = np.random.default_rng(0), list(taps.capture(model, ids).values())
+    changed = [x + x * rng.uniform(-relative, relative, x.shape).astype(np.float32) for x in inputs]
+    wanted = {name: schemes.get(name).activation for name in names}
+    return {name: _moved(inputs, changed, quantizer) for name, quantizer in wanted.items() if quantizer}
+
+
+def _moved(inputs: list[np.ndarray], changed: list[np.ndarray], quantizer: Quantizer) -> dict[str, float]:
+    codes, scales, largest = [], [], 0.0
+    for x, y in zip(inputs, changed, strict=True):
+        a, b = quantize(x, quantizer), quantize(y, quantizer)
+        codes.append((a.codes != b.codes).mean())
+        scales.append((a.scales != b.scales).mean())
+        moved = np.abs(dequantize(a) - dequantize(b)) / np.sqrt((x * x).mean(1, keepdims=True))
+        largest = max(largest, float(moved.max()))
+    return {"codes": float(np.mean(codes)), "scales": float(np.mean(scales)), "largest": largest}

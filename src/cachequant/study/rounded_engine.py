@@ -37,9 +37,11 @@ class Rounded:
     Parameters
     ----------
     asset : the model; its head stays in float32.
+    threads : of torch.
     """
 
-    def __init__(self, asset: ModelAsset):
+    def __init__(self, asset: ModelAsset, threads: int):
+        torch.set_num_threads(threads)
         self._weights = asset.weights
         self._model = torch_engine.build(asset.config, asset.weights, torch.float32)
         matrices = [n for n, w in asset.weights.items() if n.startswith("layers.") and w.ndim == 2]
