@@ -1,7 +1,7 @@
 """Whether logits depend on how a prompt is cut, in this decoder and in others.
 
-A hit in a prefix cache computes a prompt in two parts, the first in an earlier request. Float32 products elsewhere add up
-in an order that depends on how many tokens there are, so the last bits of an input change with the cut; where it is
+A hit in a prefix cache computes a prompt in two parts, the first in an earlier request. Float32 products elsewhere add
+up in an order that depends on how many tokens there are, so the last bits of an input change with the cut; where it is
 then rounded to codes, a last bit can become a whole step.
 """
 
@@ -44,8 +44,8 @@ def compare(logits: Logits, prompts: Sequence[Sequence[int]], split: str) -> dic
 
     Returns
     -------
-    {"differences": largest |difference| of a logit in each prompt, "median", "largest" of them, "greedy_changes": in how
-    many prompts another token is the most likely one, "prompts": how many}
+    {"differences": largest |difference| of a logit in each prompt, "median", "largest" of them, "greedy_changes": in
+    how many prompts another token is the most likely one, "prompts": how many}
     """
     differences, changes, cut = [], 0, parts(split)[0]
     for prompt in prompts:
@@ -82,8 +82,8 @@ def moved_codes(model: Model, ids: list[int], names: Sequence[str], relative: fl
 
     Returns
     -------
-    {scheme: {"codes": fraction of codes that change, "scales": fraction of scales that do, "largest": the largest change
-    of a value that codes stand for, in units of the root mean square of its row}}
+    {scheme: {"codes": fraction of codes that change, "scales": fraction of scales that do, "largest": the largest
+    change of a value that codes stand for, in units of the root mean square of its row}}
     """
     rng, inputs = np.random.default_rng(0), list(taps.capture(model, ids).values())
     changed = [x + x * rng.uniform(-relative, relative, x.shape).astype(np.float32) for x in inputs]

@@ -1,7 +1,7 @@
 """Number formats, page formats and prefix reuse at once: what each buys alone, and all of them together.
 
-Two optimizations are independent if the speed-up of both is the product of their speed-ups. All arms answer the same requests in
-turn within one process; each ratio is between passes of one round.
+Two optimizations are independent if the speed-up of both is the product of their speed-ups. All arms answer the same
+requests in turn within one process; each ratio is between passes of one round.
 """
 
 from collections.abc import Sequence
@@ -74,10 +74,11 @@ def measure(model: Model, names: Sequence[str], prompts: str, new: int, repeats:
     Returns
     -------
     The object of `comparison.assemble` with arms ``int8/k4v4 cache`` and so on. Over the requests of a round,
-    `first_speed` is 1 / (mean seconds to the first token, lookup and insert included), `request_speed` 1 / (mean seconds
-    to the last one), `decode_tok_s` the speed in between. Also `together` (see `together`), `hit_rate` {variant: of all
-    prompts' tokens}, `identical`: whether first logits and tokens of every variant are the same bits with and without
-    cache, in every round, and `agreed` {variant: tokens of all answers that are those of fp32 before the first that differs}.
+    `first_speed` is 1 / (mean seconds to the first token, lookup and insert included), `request_speed` 1 / (mean
+    seconds to the last one), `decode_tok_s` the speed in between. Also `together` (see `together`), `hit_rate`
+    {variant: of all prompts' tokens}, `identical`: whether first logits and tokens of every variant are the same bits
+    with and without cache, in every round, and `agreed` {variant: tokens of all answers that are those of fp32 before
+    the first that differs}.
 
     Raises
     ------
@@ -87,8 +88,8 @@ def measure(model: Model, names: Sequence[str], prompts: str, new: int, repeats:
     chosen = conversations.get(prompts)
     if BASE not in made or new < 2 or not isinstance(chosen, PromptSet):
         raise InputError(
-            f"variants {', '.join(made)} on {prompts!r} with {new} new tokens: needed are {BASE!r}, a set of independent "
-            "prompts and at least 2 new tokens"
+            f"variants {', '.join(made)} on {prompts!r} with {new} new tokens: needed are {BASE!r}, a set of "
+            "independent prompts and at least 2 new tokens"
         )
     for variant in made.values():
         require_stable(variant.scheme, "a prefix cache")

@@ -33,7 +33,7 @@ def places(tokens: int) -> dict[str, int]:
     """
     if tokens < 2 * PAGE or not 1 <= tokens % PAGE < PAGE - 1:
         raise InputError(
-            f"a session of {tokens} tokens: give at least {2 * PAGE}, of which 1 to {PAGE - 2} lie in a last page of {PAGE}"
+            f"a session of {tokens} tokens: give at least {2 * PAGE}, 1 to {PAGE - 2} of them in a last page of {PAGE}"
         )
     middle = PAGE * max(tokens // (2 * PAGE), 2)
     return {"end": tokens, "boundary": middle, "inside": middle - 1}
