@@ -93,5 +93,5 @@ def test_differences_of_zero_are_on_the_axis():
         for engine, values in (("this decoder", [0.0, 0.0]), ("transformers", [1e-5, 0.9]))
     ]
     (ax,) = combined.differences(rows)
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["int8, HF", "int8, this decoder"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["int8, HF", "all, this decoder"]
     assert ax.get_xlim()[0] < 0 < 0.9 < ax.get_xlim()[1]

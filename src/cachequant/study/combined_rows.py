@@ -73,13 +73,17 @@ def chunks(result: Result) -> list[dict]:
             "scheme": row["scheme"],
             "split": row["split"],
             "differences": row["differences"],
-            "median": row["median"],
-            "largest": row["largest"],
+            "median": _plain(row["median"]),
+            "largest": _plain(row["largest"]),
             "above": f"{sum(d > 0.01 for d in row['differences'])} of {row['prompts']}",
             "changes": f"{row['greedy_changes']} of {row['prompts']}",
         }
         for row in result.data["chunks"]
     ]
+
+
+def _plain(difference: float) -> str:
+    return f"{difference:.2g}" if difference else "0"
 
 
 def moved(result: Result) -> list[dict]:

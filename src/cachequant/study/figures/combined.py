@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from cachequant.study.combined_rows import PARTS
+from cachequant.study.combined_rows import PARTS, STATED
 from cachequant.study.figures import style
 
 MARKERS = dict(zip(PARTS, ("s", "v", "^"), strict=True))
+THIS = STATED["cachequant"]
+OURS = f"all, {THIS}"
 ZERO = 1e-6  # differences below it are drawn on a linear scale, because most of ours are 0
 
 
@@ -87,21 +89,28 @@ def differences(rows: list[dict]):
 
     Parameters
     ----------
-    rows : of `combined_rows.chunks`; transformers above the line, this decoder below it.
+    rows : of `combined_rows.chunks`; all schemes of this decoder share a line at the bottom.
     """
     splits = list(dict.fromkeys(r["split"] for r in rows))
-    most = max(sum(r["split"] == s for r in rows) for s in splits)
-    _, axes = style.figure(0.6 + 0.22 * most, len(splits), 1, squeeze=False, sharex=True)
-    for ax, split in zip(axes[:, 0], splits, strict=True):
-        here = sorted((r for r in rows if r["split"] == split), key=lambda r: r["engine"] == "this decoder")
-        for y, row in zip(range(len(here))[::-1], here, strict=True):
-            color = style.GREEN if row["engine"] == "this decoder" else style.RED
-            ax.plot(row["differences"], [y] * len(row["differences"]), "o", color=color, alpha=0.5, markersize=4)
-        labels = [f"{r['scheme']}, {r['engine'].replace('transformers', 'HF')}" for r in here]
-        ax.set(yticks=range(len(here))[::-1], yticklabels=labels, ylim=(-0.6, len(here) - 0.4), title=split)
+    lines = {split: _lines([r for r in rows if r["split"] == split]) for split in splits}
+    _, axes = style.figure(0.6 + 0.22 * max(map(len, lines.values())), len(splits), 1, squeeze=False, sharex=True)
+    for ax, (split, here) in zip(axes[:, 0], lines.items(), strict=True):
+        for y, (label, values) in zip(range(len(here))[::-1], here.items(), strict=True):
+            color = style.GREEN if label == OURS else style.RED
+            ax.plot(values, [y] * len(values), "o", color=color, alpha=0.5, markersize=4)
+        ax.set(yticks=range(len(here))[::-1], yticklabels=here, ylim=(-0.6, len(here) - 0.4), title=split)
         ax.grid(axis="y", visible=False)
     ax.set_xscale("symlog", linthresh=ZERO, linscale=0.4)
     powers = range(-5, 1)
     ax.set_xticks([0, *(10.0**p for p in powers)], ["0", *(f"$10^{{{p}}}$" for p in powers)])
-    ax.set(xlim=(-2e-7, None), xlabel="largest difference of a logit")
+    ax.minorticks_off()
+    ax.set(xlim=(-2e-7, 2 * max(1, *(max(r["differences"]) for r in rows))), xlabel="largest difference of a logit")
     return axes[:, 0]
+
+
+def _lines(rows: list[dict]) -> dict[str, list[float]]:
+    """{label: differences of all prompts}, of one split."""
+    theirs = [r for r in rows if r["engine"] != THIS]
+    found = {f"{r['scheme']}, {r['engine'].replace('transformers', 'HF')}": r["differences"] for r in theirs}
+    ours = [d for r in rows if r["engine"] == THIS for d in r["differences"]]
+    return found | ({OURS: ours} if ours else {})
