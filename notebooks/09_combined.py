@@ -35,6 +35,9 @@ from cachequant import kernels
 from cachequant.assets import models
 from cachequant.study import chunking, combined, results, workloads
 
+for name in sets:
+    combined.check(variants, name, new)
+chunking.check(chunk_schemes, splits, products)
 loaded = cq.load(model, threads=threads or None)
 
 # %% [markdown]

@@ -37,9 +37,13 @@ import tempfile
 from pathlib import Path
 
 import cachequant as cq
-from cachequant.study import replays, results, workloads
-from cachequant.study.session_costs import SessionCosts
+from cachequant.study import replays, results, variants, workloads
+from cachequant.study.session_costs import SessionCosts, places
 
+for n in tokens:
+    places(n)
+for name in replayed:
+    variants.get(name)
 loaded = cq.load(model, scheme, threads=threads or None)
 ids = workloads.prompt_ids(max(*tokens, branch_tokens, replay_prompt) + 2, loaded.config.vocab, loaded.tokenizer)
 folder = tempfile.TemporaryDirectory()

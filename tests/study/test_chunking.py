@@ -36,6 +36,20 @@ def test_other_splits_are_refused(split):
         chunking.parts(split)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (dict(names=["int9"]), "unknown scheme 'int9'"),
+        (dict(splits=["9"]), "split '9'"),
+        (dict(products=["float16"]), "'float16': allowed are float32, float64"),
+    ],
+    ids=["scheme", "split", "products"],
+)
+def test_what_cannot_run_is_refused_beforehand(wrong, words):
+    with pytest.raises(InputError, match=words):
+        chunking.check(**dict(names=["int8"], splits=["9+2"], products=["float32"]) | wrong)
+
+
 def test_prompts_have_the_length_of_the_split():
     assert chunking.parts("9+2") == (9, 2)
     assert list(map(len, chunking.prompts(random_model(), "9+2", 3))) == [11, 11, 11]
@@ -62,11 +76,9 @@ def test_transformers_with_rounded_layers_are_the_scheme(model, scheme, products
     np.testing.assert_allclose(rounded.logits([IDS[:9], IDS[9:]]), rounded.logits([IDS]), atol=0.5)
 
 
-def test_other_precisions_and_transforms_are_refused(model):
+def test_transforms_are_refused(model):
     from cachequant.study.rounded_engine import Rounded
 
     rounded = Rounded(model._asset, 1)
-    with pytest.raises(InputError, match="allowed are float32, float64"):
-        rounded.use("int8", "float16")
     with pytest.raises(InputError, match="int8-hadamard"):
         rounded.use("int8-hadamard")

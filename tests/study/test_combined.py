@@ -48,9 +48,14 @@ def test_what_is_kept_is_the_joint_gain_over_the_product():
     assert gains["parts"]["scheme"] == {"median": 3, "low": 3, "high": 3}
 
 
-def test_a_variant_without_its_parts_is_refused(found):
-    with pytest.raises(InputError, match="'fp32/k4v4 no-cache', which was not measured"):
-        combined.together({"arms": {k: v for k, v in found["arms"].items() if "fp32/" not in k}}, "int8/k4v4")
+def test_a_variant_without_its_parts_is_refused():
+    with pytest.raises(InputError, match="'int8/k4v4' can only be judged beside 'fp32/k4v4', which is not named"):
+        combined.check(["fp32", "int8", "int8/k4v4"], "high_reuse", 2)
+
+
+def test_a_scheme_that_no_cache_takes_is_refused():
+    with pytest.raises(InputError, match="int8-tensor"):
+        combined.check(["fp32", "int8-tensor"], "high_reuse", 2)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,19 @@ from cachequant.schemes import Quantizer
 from cachequant.study import taps, workloads
 from cachequant.study.timing import median
 
+PRODUCTS = ("float32", "float64")  # precisions of torch's products of rounded values
 Logits = Callable[[Sequence[Sequence[int]]], np.ndarray]
+
+
+def check(names: Sequence[str], splits: Sequence[str], products: Sequence[str]) -> None:
+    """Raises InputError for an unknown scheme, a split that is none, or another precision."""
+    for name in names:
+        schemes.get(name)
+    for split in splits:
+        parts(split)
+    for precision in products:
+        if precision not in PRODUCTS:
+            raise InputError(f"products in {precision!r}: allowed are {', '.join(PRODUCTS)}")
 
 
 def parts(split: str) -> tuple[int, int]:

@@ -82,19 +82,12 @@ def measure(model: Model, names: Sequence[str], prompts: str, new: int, repeats:
 
     Raises
     ------
-    InputError : no ``fp32`` among the names, unknown or unsuitable ones, fewer than two new tokens.
+    InputError : no ``fp32`` among the names, unknown or unsuitable ones, one without its parts (``int8/k4v4`` needs
+        ``int8`` and ``fp32/k4v4``), fewer than two new tokens.
     """
-    made = checked(names, variants.get)
-    chosen = conversations.get(prompts)
-    if BASE not in made or new < 2 or not isinstance(chosen, PromptSet):
-        raise InputError(
-            f"variants {', '.join(made)} on {prompts!r} with {new} new tokens: needed are {BASE!r}, a set of "
-            "independent prompts and at least 2 new tokens"
-        )
-    for variant in made.values():
-        require_stable(variant.scheme, "a prefix cache")
-    work = [turn.prompt for turn in chosen.conversations(model)[0]]
-    loaded = {name: variant.of(model)[0] for name, variant in made.items()}
+    check(names, prompts, new)
+    work = [turn.prompt for turn in conversations.get(prompts).conversations(model)[0]]
+    loaded = {name: variants.get(name).of(model)[0] for name in names}
     rounds = _Rounds(loaded, work, new)
     for r in range(repeats):
         rounds.run(r)
@@ -110,6 +103,21 @@ def measure(model: Model, names: Sequence[str], prompts: str, new: int, repeats:
         agreed={n: sum(map(quality_rows.agreed, a, rounds.answers[BASE])) for n, a in rounds.answers.items()},
     )
     return found | {"together": {name: together(found, name) for name in loaded if name != BASE}}
+
+
+def check(names: Sequence[str], prompts: str, new: int) -> None:
+    """Raises InputError for what `measure` cannot do; before anything runs."""
+    made = checked(names, variants.get)
+    if BASE not in made or new < 2 or not isinstance(conversations.get(prompts), PromptSet):
+        raise InputError(
+            f"variants {', '.join(made)} on {prompts!r} with {new} new tokens: needed are {BASE!r}, a set of "
+            "independent prompts and at least 2 new tokens"
+        )
+    for name, variant in made.items():
+        require_stable(variant.scheme, "a prefix cache")
+        for part in _alone(name).values():
+            if part.rpartition(" ")[0] not in made:
+                raise InputError(f"{name!r} can only be judged beside {part.rpartition(' ')[0]!r}, which is not named")
 
 
 class _Rounds:
@@ -170,21 +178,18 @@ def together(bench: dict, name: str) -> dict:
     -------
     {metric: {"parts": {"scheme" | "pages" | "cache": gain}, "product", "joint", "kept": joint / product}}, each
     {median, low, high} over the rounds; 1 in `kept` is independence.
-
-    Raises
-    ------
-    InputError : a part was not measured on its own.
     """
-    variant = variants.get(name)
-    scheme, pages = variant.scheme.name, variant.kv.name
-    alone = {"scheme": f"{scheme} {NO_CACHE}", "pages": f"{BASE}/{pages} {NO_CACHE}", "cache": f"{BASE} {CACHE}"}
-    if scheme == BASE:
-        alone.pop("scheme")
-    if pages == BASE:
-        alone.pop("pages")
-    if missing := [arm for arm in alone.values() if arm not in bench["arms"]]:
-        raise InputError(f"{name!r} can only be judged beside {missing[0]!r}, which was not measured")
-    return {metric: _gains(bench["arms"], metric, alone, f"{name} {CACHE}") for metric in METRICS}
+    return {metric: _gains(bench["arms"], metric, _alone(name), f"{name} {CACHE}") for metric in METRICS}
+
+
+def _alone(name: str) -> dict[str, str]:
+    """{part: the arm in which a variant's part is the only one that differs from fp32 without a cache}."""
+    variant, alone = variants.get(name), {"cache": f"{BASE} {CACHE}"}
+    if (pages := variant.kv.name) != BASE:
+        alone = {"pages": f"{BASE}/{pages} {NO_CACHE}"} | alone
+    if (scheme := variant.scheme.name) != BASE:
+        alone = {"scheme": f"{scheme} {NO_CACHE}"} | alone
+    return alone
 
 
 def _gains(found: dict, metric: str, alone: dict[str, str], joint: str) -> dict:

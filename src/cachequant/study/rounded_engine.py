@@ -11,9 +11,7 @@ from cachequant.assets.store import ModelAsset
 from cachequant.errors import InputError
 from cachequant.quantize import dequantize, quantize
 from cachequant.schemes import Quantizer, Scheme
-from cachequant.study import torch_engine
-
-PRODUCTS = ("float32", "float64")
+from cachequant.study import chunking, torch_engine
 
 
 class RoundedLinear(torch.nn.Module):
@@ -60,9 +58,8 @@ class Rounded:
         ------
         InputError : another precision, a scheme with a transform.
         """
+        chunking.check([scheme], [], [products])
         scheme = schemes.get(scheme)
-        if products not in PRODUCTS:
-            raise InputError(f"products in {products!r}: allowed are {', '.join(PRODUCTS)}")
         if scheme.transform:
             raise InputError(f"scheme {scheme.name!r} transforms its inputs: give one that only rounds them")
         for name, place in self._places.items():
