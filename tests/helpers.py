@@ -4,6 +4,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Library
 
 from cachequant import schemes
 from cachequant.assets.store import ModelAsset
@@ -83,3 +85,15 @@ def random_model(scheme: str = "fp32", context: int = 256, tokenizer=None, chat_
     weights = Weights(tensors, "7" * 64)
     asset = ModelAsset("random", config, weights, tokenizer, "7" * 64, True, chat_template, {})
     return Model(asset, Decoder(config, weights, schemes.get(scheme)))
+
+
+def byte_level() -> str:
+    """A tokenizer of the 256 bytes, a few merges and two special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
+    tokens = [*alphabet, *(a + b for a, b in merges)]
+    library = Library(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens([AddedToken("<end>", special=True), AddedToken("<start>", special=True)])
+    return library.to_str()

@@ -66,6 +66,20 @@ def test_bench_decode_for_real(cli_json, tiny):
     assert found["ratios"].keys() == {"fp32/int8", "int8/fp32"}
 
 
+def test_bench_prefix_for_real(cli, cli_json, tiny):
+    arguments = ("bench", "prefix", "--model", tiny, "--scheme", "int8", "--repeats", 2)
+    code, found = cli_json(*arguments, "--set", "high_reuse")
+    assert code == 0
+    assert found["arms"].keys() == {"cache", "no-cache", "bound"}
+    assert found["arms"]["cache"].keys() == {"speed", "overhead_ms"}
+    assert found["ratios"]["cache/no-cache"].keys() == {"speed"}
+    assert found["identical"]
+    code, out, err = cli(*arguments, "--arms", "cache,no-cache", "--new", 3, "--logits", "all")
+    assert code == 0
+    assert "57.4% of the prompts' tokens found, bit-identical" in err
+    assert "no-cache/cache" in out and "overhead_ms" in out
+
+
 def test_doctor(cli, cli_json):
     code, found = cli_json("doctor")
     assert (code, found["ok"], found["problems"]) == (0, True, [])

@@ -1,24 +1,13 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Library
+from tokenizers import decoders, models, pre_tokenizers
 
 from cachequant.assets.hashing import sha256_bytes
 from cachequant.decoder.tokenizer import Tokenizer
 from cachequant.errors import AssetError, InputError
-
-
-def byte_level() -> str:
-    """A tokenizer of the 256 bytes, a few merges and two special tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
-    tokens = [*alphabet, *(a + b for a, b in merges)]
-    library = Library(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    library.decoder = decoders.ByteLevel()
-    library.add_special_tokens([AddedToken("<end>", special=True), AddedToken("<start>", special=True)])
-    return library.to_str()
+from helpers import byte_level
 
 
 def sentence_pieces() -> str:

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import cachequant as cq
+from cachequant.assets.tensorfile import TensorFile, TensorWriter
+from cachequant.kv import snapshot
 from cachequant.kv.snapshot import SnapshotError
 from helpers import checkpoint
 
@@ -82,3 +84,61 @@ def test_a_scale_that_is_not_finite_is_refused(base, tmp_path, monkeypatch):
         session.save(tmp_path / "s")
     with pytest.raises(SnapshotError, match="page of codes 0 holds scales or values that are not finite"):
         model.load_session(tmp_path / "s")
+
+
+def test_files_over_codes_with_changed_bytes_are_refused(base, tmp_path, rng):
+    """Mutated files give a typed error or the same session, as those of exact pages do."""
+    model = base.with_kv("k3v2,1:k16v4", "none")
+    with model.session() as session:
+        session.extend(np.arange(90) % 131, "none")
+        session.save(tmp_path / "s")
+        want = session.ids, [model.pool.read(page).tobytes() for page in session.pages]
+    whole, refused = (tmp_path / "s").read_bytes(), 0
+    header = 8 + int.from_bytes(whole[:8], "little")
+    for i in range(500):
+        data = bytearray(whole)
+        at = int(rng.integers(0, header if i % 2 else len(whole)))
+        data[at] ^= 1 << int(rng.integers(0, 8))
+        if i % 5 == 0:
+            del data[at]
+        (tmp_path / "s").write_bytes(data)
+        try:
+            session = model.load_session(tmp_path / "s")
+        except SnapshotError:
+            refused += 1
+        else:
+            with session:
+                assert (session.ids, [model.pool.read(page).tobytes() for page in session.pages]) == want
+        assert model.pool.in_use == 0
+    assert refused > 450
+
+
+@pytest.mark.parametrize(
+    ("codes", "pages", "match"),
+    [
+        ((0, 1), 3, "pages of shape"),
+        ((0, 1), 2, "in 3 pages"),
+        ((1, 1), 2, "codes of shape"),
+        ((2, None), 1, "pages of shape"),
+    ],
+)
+def test_files_over_codes_with_other_pages_are_refused(base, tmp_path, codes, pages, match):
+    model = base.with_kv("k4v4", "none")
+    path = tmp_path / "s"
+    with model.session() as session:
+        session.extend(np.arange(70) % 131, "none")
+        session.save(path)
+    file, count = TensorFile(path), codes[0]
+    size = codes[1] or model.pool.coding.coded_bytes
+    tensors = {"ids": file.raw("ids").copy(), "pages": file.raw("pages")[:1].repeat(pages, 0)}
+    tensors["codes"] = np.zeros((count, size), np.uint8)
+    given = {k: v for k, v in file.metadata.items() if k != "sha256"}
+    given |= snapshot._digests(given, list(tensors.values()), None)
+    kinds = {"int32": "I32", "uint8": "U8"}
+    writer = TensorWriter(path, {n: (kinds[t.dtype.name], t.shape) for n, t in tensors.items()}, given)
+    for name, tensor in tensors.items():
+        writer.write(name, tensor)
+    writer.close()
+    with pytest.raises(SnapshotError, match=match):
+        model.load_session(path)
+    assert model.pool.in_use == 0

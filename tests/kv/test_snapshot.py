@@ -1,6 +1,9 @@
 """Saved sessions: the same bits after loading, and a typed error for everything else."""
 
 import json
+import os
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -209,6 +212,43 @@ def test_a_save_that_fails_leaves_the_old_file(saved, monkeypatch):
             session.save(saved)
     assert saved.read_bytes() == before
     assert [p.name for p in saved.parent.iterdir()] == [saved.name]
+
+
+@pytest.mark.parametrize("step", ["ids", "pages", "codes", "fsync", "replace"])
+def test_a_process_killed_while_it_saves_leaves_the_old_file(saved, step, monkeypatch):
+    before, (arrived, tell) = saved.read_bytes(), os.pipe()
+
+    def stop(*given):
+        os.write(tell, b"here")
+        time.sleep(60)
+
+    write = TensorWriter.write
+    if step in ("fsync", "replace"):
+        monkeypatch.setattr(os, step, stop)
+    else:
+        monkeypatch.setattr(
+            TensorWriter, "write", lambda self, name, tensor: stop() if name == step else write(self, name, tensor)
+        )
+    with MODEL.session() as session:
+        session.extend([1] * 40)
+        child = os.fork()  # runs no kernel
+        if not child:
+            try:
+                session.save(saved)
+            finally:
+                os._exit(0)
+        try:
+            assert os.read(arrived, 4) == b"here"
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(arrived), os.close(tell)
+        monkeypatch.undo()
+        assert saved.read_bytes() == before
+        MODEL.load_session(saved).close()
+        session.save(saved)
+    with MODEL.load_session(saved) as session:
+        assert session.ids == [1] * 40
 
 
 def test_schemes_with_a_scale_for_all_tokens_refuse(saved, tmp_path):

@@ -100,7 +100,7 @@ def read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
 
 
 class TensorWriter:
-    """Write a safetensors file one tensor at a time, in the order of `shapes`, hashing it on the way.
+    """Write a safetensors file one tensor at a time, in the order of `shapes`, hashing it on the way if wanted.
 
     Parameters
     ----------
@@ -108,9 +108,17 @@ class TensorWriter:
         Written directly: use a temporary path (`cachedir.atomic_file`).
     shapes : mapping of name to (dtype name, shape)
     metadata : mapping of str to str
+    hashed : bool
+        False spares the time, and `close` returns None.
     """
 
-    def __init__(self, path: Path, shapes: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]):
+    def __init__(
+        self,
+        path: Path,
+        shapes: Mapping[str, tuple[str, tuple[int, ...]]],
+        metadata: Mapping[str, str],
+        hashed: bool = True,
+    ):
         header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
         end = 0
         for name, (dtype, shape) in shapes.items():
@@ -118,7 +126,8 @@ class TensorWriter:
             header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-(8 + len(text)) % _ALIGNMENT)
-        self._expected, self._hash, self._file = list(shapes.items()), hashlib.sha256(), open(path, "wb")
+        self._expected, self._file = list(shapes.items()), open(path, "wb")
+        self._hash = hashlib.sha256() if hashed else None
         self._put(len(text).to_bytes(8, "little") + text)
 
     def write(self, name: str, tensor: np.ndarray) -> None:
@@ -127,17 +136,18 @@ class TensorWriter:
         assert (name, tensor.shape) == (expected, tuple(shape)), (name, tensor.shape, expected, shape)
         self._put(np.ascontiguousarray(tensor, dtype=_DTYPES[dtype]).reshape(-1).view(np.uint8).data)
 
-    def close(self) -> str:
+    def close(self) -> str | None:
         """Finish the file and return its sha256."""
         assert not self._expected, self._expected[0]
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        return self._hash.hexdigest()
+        return self._hash and self._hash.hexdigest()
 
     def _put(self, data) -> None:
         self._file.write(data)
-        self._hash.update(data)
+        if self._hash:
+            self._hash.update(data)
 
 
 def strict_json(text: bytes, what: str) -> dict[str, Any]:

@@ -157,17 +157,14 @@ def prefix(
 
 def _prefix(found: dict[str, Any]) -> None:
     _print(found)
-    rows = [
-        [
-            f"{r['conversation'] + 1}.{r['turn'] + 1}",
-            *(f"{r[key]}" for key in ("prompt", "matched")),
-            *(_cell(values["speed"]) for values in r["arms"].values()),
-        ]
-        for r in found["requests"]
-    ]
-    output.table("requests: 1/s", ["turn", "prompt", "matched", *found["arms"]], rows)
-    same = "bit-identical logits" if found["identical"] else "LOGITS DIFFER"
-    output.note(f"hit rate {found['hit_rate']:.1%} of the prompts' tokens, {same}")
+    rows = []
+    for row in found["requests"]:
+        times = [1e3 / values["speed"]["median"] for values in row["arms"].values()]
+        place = f"{row['conversation'] + 1}.{row['turn'] + 1}"
+        rows.append([place, f"{row['prompt']}", f"{row['matched']}", *(f"{ms:.1f}" for ms in times)])
+    output.table("ms to the first token, medians", ["request", "prompt", "found", *found["arms"]], rows)
+    same = "bit-identical logits in all arms" if found["identical"] else "LOGITS DIFFER between arms"
+    output.note(f"{found['hit_rate']:.1%} of the prompts' tokens found, {same}")
 
 
 def _names(arms: str | None) -> list[str] | None:

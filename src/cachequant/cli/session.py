@@ -25,7 +25,7 @@ def register(parent: typer.Typer) -> None:
 @app.command(epilog=output.example("cachequant session info chat.safetensors --json"))
 def info(file: File, key_file: KeyFile = None, json: output.Json = False) -> None:
     """What a saved session belongs to and holds; its hash is checked."""
-    output.show(_describe(file, _key(key_file)), json, lambda found: output.pairs(list(found.items())))
+    output.show(_describe(file, read_key(key_file)), json, lambda found: output.pairs(list(found.items())))
 
 
 @app.command(epilog=output.example("cachequant session verify chat.safetensors --model smollm2-135m --scheme int8"))
@@ -128,14 +128,15 @@ def _load(file: Path, model: str, made_with: tuple[str, str, str], key_file: Pat
 
     scheme, kv, calibration = made_with
     schemes.get(scheme), formats.get(kv), check_calibration(calibration)
-    key = _key(key_file)
+    key = read_key(key_file)
     snapshot.read(file, key)
     loading.resolve_model(model, json)
     loaded = cachequant.load(model, scheme, kv=kv, calibration=calibration)
     return loaded, loaded.load_session(file, key)
 
 
-def _key(path: Path | None) -> bytes | None:
+def read_key(path: Path | None) -> bytes | None:
+    """The key in a file; None without one. Raises InputError if it cannot be read."""
     if path is None:
         return None
     try:

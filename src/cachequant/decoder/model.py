@@ -32,6 +32,7 @@ class Model:
     def __init__(self, asset: models.ModelAsset, decoder: Decoder, pages: Coding | None = None):
         self._asset, self._decoder = asset, decoder
         self.name, self.config, self.tokenizer = asset.name, asset.config, asset.tokenizer
+        self.chat_template = asset.chat_template  # Jinja2, or None
         self.scheme, self.random, self.sha256 = decoder.scheme, asset.random, asset.sha256
         c = asset.config
         self.pages = pages or coding("fp32", c.layers, c.kv_heads, c.head_dim)

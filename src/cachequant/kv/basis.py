@@ -11,6 +11,7 @@ errors that are alike in every direction after the rotation that product is the 
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -39,7 +40,10 @@ class Basis:
         count = np.prod([n for n, s in zip(shape, strides, strict=True) if s])
         return int(count) * self.array.itemsize
 
-    @property
+    def __post_init__(self):
+        self.array.flags.writeable = False
+
+    @cached_property
     def sha256(self) -> str:
         """Of the numbers and the tag."""
         return hashlib.sha256(self.tag.encode() + np.ascontiguousarray(self.array).tobytes()).hexdigest()

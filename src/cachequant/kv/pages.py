@@ -36,27 +36,29 @@ class Arena:
         self.stride = -(-block_bytes // ALIGN) * ALIGN
         self.nbytes = 0  # of all slabs
         self._slabs: list[np.ndarray] = []
-        self._free: list[np.ndarray] = []
+        self._free: list[tuple[np.ndarray, int]] = []
 
-    def take(self, blocks_left: int | None) -> np.ndarray:
-        """A zeroed block; `blocks_left` bounds how many a new slab may add."""
+    def take(self, blocks_left: int | None) -> tuple[np.ndarray, int]:
+        """A zeroed block and its address; `blocks_left` bounds how many a new slab may add."""
         if self._free:
-            block = self._free.pop()
+            block, address = self._free.pop()
             block[:] = 0
-            return block
+            return block, address
         count = max(SLAB // self.stride, 1)
         if blocks_left is not None:
             count = min(count, blocks_left)
         slab = np.zeros(count * self.stride + ALIGN, np.uint8)
-        skip = -slab.ctypes.data % ALIGN
+        start = slab.ctypes.data
+        skip = -start % ALIGN
         blocks = slab[skip : skip + count * self.stride].reshape(count, self.stride)
         self._slabs.append(slab)
         self.nbytes += slab.nbytes
-        self._free.extend(blocks[:0:-1])
-        return blocks[0]
+        numbered = [(block, start + skip + i * self.stride) for i, block in enumerate(blocks)]
+        self._free.extend(numbered[:0:-1])
+        return numbered[0]
 
-    def give(self, block: np.ndarray) -> None:
-        self._free.append(block)
+    def give(self, block: np.ndarray, address: int) -> None:
+        self._free.append((block, address))
 
     @property
     def free(self) -> int:
@@ -100,7 +102,7 @@ class PagePool:
         self.lock = RLock()  # also that of the caches over this pool: a shelf changes together with the references
         self._dropped: deque[int] = deque()
         self._shelves: dict[int, OrderedDict[int, None]] = {}
-        self._blocks: dict[int, np.ndarray] = {}
+        self._blocks: dict[int, tuple[np.ndarray, int]] = {}  # and their addresses
         self._references: dict[int, int] = {}
         self._next = 0
 
@@ -185,7 +187,7 @@ class PagePool:
         """(bytes of a page without alignment,) uint8 view of a held page, valid until it is freed."""
         with self.lock:
             self._held(page)
-            return self._blocks[page][: self.coding.coded_bytes if page in self._coded else self.payload_bytes]
+            return self._blocks[page][0][: self.coding.coded_bytes if page in self._coded else self.payload_bytes]
 
     def retain(self, page: int) -> None:
         """Count one more reference.
@@ -261,10 +263,10 @@ class PagePool:
         """
         with self.lock:
             self._held(page)
-            return self._blocks[page].ctypes.data
+            return self._blocks[page][1]
 
     def _rows(self, page: int) -> tuple[np.ndarray, ...]:
-        return exact_rows(self._blocks[page], *self._shape)
+        return exact_rows(self._blocks[page][0], *self._shape)
 
     def collect(self) -> None:
         """Release what was dropped; every method does that first."""
@@ -281,7 +283,7 @@ class PagePool:
             arena = self._codes if page in self._coded else self._arena
             self._coded.discard(page)
             self._held_bytes -= arena.stride
-            arena.give(self._blocks.pop(page))
+            arena.give(*self._blocks.pop(page))
         elif self._references[page] == 1 and page in self._shelves:
             self._shelves[page][page] = None
 

@@ -9,7 +9,7 @@ from typing import Any
 TOKEN = 4  # bytes
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Node:
     """`edge` leads here; `value` belongs to the string that ends here. All nodes have a value or two branches."""
 
@@ -20,6 +20,8 @@ class _Node:
 
 class RadixTree:
     """Values by token string; a value is never None."""
+
+    __slots__ = ("_root",)
 
     def __init__(self):
         self._root = _Node(b"")

@@ -70,7 +70,7 @@ def save(session: Session, path: str | Path, key: bytes | None = None) -> None:
     shapes = {"ids": ("I32", ids.shape), "pages": ("U8", (len(pages), pool.payload_bytes))}
     shapes["codes"] = ("U8", (len(codes), code_bytes))
     with cachedir.atomic_file(Path(path).absolute()) as partial:
-        writer = TensorWriter(partial, shapes, metadata)
+        writer = TensorWriter(partial, shapes, metadata, hashed=False)  # the digests are in the metadata
         writer.write("ids", ids)
         writer.write("pages", np.stack(pages) if pages else np.empty((0, pool.payload_bytes), np.uint8))
         writer.write("codes", np.stack(codes) if codes else np.empty((0, code_bytes), np.uint8))
@@ -105,9 +105,11 @@ def load(model: "Model", path: str | Path, key: bytes | None = None) -> Session:
         rows = exact_rows(page, config.layers, config.kv_heads, config.head_dim)
         if not all(np.isfinite(r).all() for r in rows):
             raise SnapshotError(f"{path}: page {i} holds values that are not finite")
-    for i, page in enumerate(snapshot.codes):
-        if not finite_scales(page, pool.coding.format, config.layers, config.kv_heads, config.head_dim):
-            raise SnapshotError(f"{path}: page of codes {i} holds scales or values that are not finite")
+    if len(snapshot.codes):
+        shape = config.layers, config.kv_heads, config.head_dim
+        bad = np.flatnonzero(~finite_scales(snapshot.codes, pool.coding.format, *shape))
+        if bad.size:
+            raise SnapshotError(f"{path}: page of codes {bad[0]} holds scales or values that are not finite")
     session, pages = model.session(), []
     try:
         sources = {False: iter(snapshot.pages), True: iter(snapshot.codes)}

@@ -91,6 +91,15 @@ class DialogueSet:
     name: str
     dialogues: dict[str, tuple[Piece, ...]]
 
+    def part(self, names: Sequence[str], turns: int) -> "DialogueSet":
+        """Some of the dialogues, and their first turns only. Raises InputError for others, or no turns."""
+        unknown = [name for name in names if name not in self.dialogues]
+        if unknown or not names:
+            raise InputError(f"dialogues {list(names)}; allowed are some of {', '.join(self.dialogues)}")
+        if turns < 1:
+            raise InputError(f"turns {turns!r} has to be at least 1")
+        return DialogueSet(self.name, {name: self.dialogues[name][:turns] for name in names})
+
     def longest(self, new: int = 12) -> int:
         """Most tokens that a session needs, with `new` generated ones a turn."""
         return max(sum(piece.tokens + new for piece in turns) for turns in self.dialogues.values())
@@ -221,8 +230,10 @@ SETS: dict[str, PromptSet | DialogueSet] = {
 }
 
 
-def get(name: str) -> PromptSet | DialogueSet:
-    """A set by name. Raises InputError naming those there are."""
+def get(name: str | PromptSet | DialogueSet) -> PromptSet | DialogueSet:
+    """A set by name; a set as it is. Raises InputError naming those there are."""
+    if isinstance(name, PromptSet | DialogueSet):
+        return name
     if name not in SETS:
         raise InputError(f"unknown set {name!r}; allowed: {', '.join(SETS)}")
     return SETS[name]

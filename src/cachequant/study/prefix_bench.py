@@ -12,7 +12,7 @@ from cachequant.errors import InputError
 from cachequant.kv.prefix import Request
 from cachequant.kv.session import require_stable
 from cachequant.study import comparison, conversations, provenance
-from cachequant.study.conversations import Turn
+from cachequant.study.conversations import DialogueSet, PromptSet, Turn
 from cachequant.study.crew import Progress, checked, silent
 from cachequant.study.prefix_arms import Bound, Cached, NoCache
 
@@ -51,7 +51,7 @@ def prefix(
 
 def measure(
     models: Mapping[str, Model],
-    name: str,
+    name: str | PromptSet | DialogueSet,
     arms: Sequence[str] | None = None,
     new: int | None = None,
     repeats: int | None = None,
@@ -65,7 +65,7 @@ def measure(
     ----------
     models : {label: model}, all of the same tokenizer; an arm is called ``label arm``, or ``arm`` for an empty label.
         The first model writes the answers that are in the prompts.
-    name : of `conversations.SETS`.
+    name : of `conversations.SETS`, or a set of one's own.
     arms : of ``cache``, ``no-cache``, ``bound`` (the prefill of exactly the tokens that the cache does not have).
     new : tokens of each answer; None is 12 in conversations and none elsewhere.
     repeats : rounds; None is 50 for ``no_reuse`` and 5 elsewhere.
@@ -86,8 +86,9 @@ def measure(
     InputError : unknown names, numbers that make no sense; before anything runs.
     """
     arms = list(arms or ARMS)
-    check(name, arms, new, repeats, logits)
     chosen, answers = conversations.get(name), [] if new is None else [new]
+    name = chosen.name
+    check(chosen, arms, new, repeats, logits)
     for model in models.values():
         require_stable(model.scheme, "a prefix cache")
         if (needed := chosen.longest(*answers)) > model.config.context:
@@ -123,7 +124,9 @@ def measure(
     )
 
 
-def check(name: str, arms: Sequence[str], new: int | None, repeats: int | None, logits: str) -> None:
+def check(
+    name: str | PromptSet | DialogueSet, arms: Sequence[str], new: int | None, repeats: int | None, logits: str
+) -> None:
     """Raise InputError for what `measure` cannot do."""
     conversations.get(name)
     checked(arms, _known)

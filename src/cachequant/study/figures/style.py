@@ -29,6 +29,9 @@ ARMS = {
     "int8+head": (GREEN, "*"),
     "w8a12": (ORANGE, "P"),
     "int8-hadamard": (PURPLE, "h"),
+    "no-cache": (GREY, "s"),
+    "cache": (BLUE, "o"),
+    "bound": (BLACK, "_"),
 }
 SETTINGS = {
     "figure.dpi": 160,
