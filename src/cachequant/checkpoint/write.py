@@ -10,6 +10,7 @@ import cachequant
 from cachequant import schemes
 from cachequant.assets import cachedir, models
 from cachequant.assets.hf_folder import INDEX, QUANT_METHOD
+from cachequant.assets.mapped import release
 from cachequant.assets.materialize import new_folder, write_description, write_json
 from cachequant.assets.store import ModelAsset
 from cachequant.assets.tensorfile import TensorWriter
@@ -124,5 +125,6 @@ def _tensors(asset: ModelAsset, scheme: Scheme, progress: Callable | None) -> It
             rotated = scheme.transform if name.startswith("layers.") else None
             coded = quantize_matrix(tensor, quantizer, rotated and basis(rotated, tensor.shape[1]))
             yield from zip(keys, (coded.codes, coded.scales), strict=True)
+        release(tensor)
         if progress:
             progress(done, len(asset.weights))

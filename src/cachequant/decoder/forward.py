@@ -85,7 +85,6 @@ class Decoder:
         self._embedding = weights["embed.weight"]
         self._positions = weights["positions.weight"] if config.family == "gpt2" else None
         self.final_norm = self._norm(weights, "final_norm")
-        self.layers = [self._layer(weights, i, largest or {}) for i in range(config.layers)]
         if (
             shared is not None
             and shared.scheme.head == scheme.head
@@ -94,6 +93,7 @@ class Decoder:
             self.head = shared.head
         else:
             self.head = pack_head(weights["embed.weight" if config.tied else "head.weight"], scheme)
+        self.layers = [self._layer(weights, i, largest or {}) for i in range(config.layers)]
         if config.rope_theta is not None:
             angles = np.outer(np.arange(config.context), config.rope_frequencies())
             self._cos, self._sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
