@@ -82,7 +82,7 @@ class Decoder:
         if scheme.transform:
             for k in (config.width, config.attention_width, config.ffn):
                 scheme.transform.check(k)  # before anything is packed
-        self._embedding = weights["embed.weight"]
+        self._embedding = None if config.tied else weights["embed.weight"]  # a tied one is read from the packed head
         self._positions = weights["positions.weight"] if config.family == "gpt2" else None
         self.final_norm = self._norm(weights, "final_norm")
         if (
@@ -157,7 +157,7 @@ class Decoder:
         return self.head(hidden)
 
     def _embed(self, ids: np.ndarray, start: int) -> np.ndarray:
-        if self.config.tied and self.scheme.head is not None:
+        if self._embedding is None:
             x = gemm.rows(self.head.weight, ids)
         else:
             x = self._embedding[ids]  # (T, width), a copy

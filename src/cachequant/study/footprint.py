@@ -12,8 +12,9 @@ from pathlib import Path
 
 from cachequant import schemes
 from cachequant.errors import InputError
-from cachequant.study import arms, comparison, provenance, rss, workloads
+from cachequant.study import arms, comparison, provenance, rss, traffic, workloads
 from cachequant.study.crew import Crew, Progress, checked, rotations, silent
+from cachequant.study.processes import OPEN_SECONDS, Worker
 from cachequant.study.timing import BenchResult, GenerationTiming
 
 METRICS = ("prefill_tok_s", "decode_tok_s", "uncached_tok_s")
@@ -25,12 +26,12 @@ class FootprintWork:
     """The worker's side: a model loaded after the base was measured."""
 
     def __init__(self, model: str, scheme: str, family: str, threads: int):
-        import cachequant
+        import cachequant.decoder.model
 
         _warm_up(scheme, family)
         rss.reset_peak()
         self._base = rss.memory()["rss_bytes"]
-        self._engine = arms.Loaded(cachequant.load(model, scheme, threads=threads))
+        self._engine = arms.Loaded(cachequant.decoder.model.load(model, scheme, threads=threads))
 
     def facts(self) -> dict:
         return {"base_bytes": self._base, "weight_bytes": self._engine.weight_bytes}
@@ -38,6 +39,22 @@ class FootprintWork:
     def generate(self, ids: list[int], new: int, cached: bool = True) -> dict:
         """`new` greedy tokens; without the cache every token runs the whole text before it again."""
         return asdict(arms.generate(self._engine if cached else Uncached(self._engine), ids, new))
+
+
+class QuantizeWork:
+    """The worker's side of `conversion`: writes a checkpoint, and says what that took above the base."""
+
+    def __init__(self, model: str, scheme: str, family: str, target: str):
+        from cachequant.assets import models
+        from cachequant.checkpoint.write import write_checkpoint
+
+        _warm_up(scheme, family)
+        rss.reset_peak()
+        self._base = rss.memory()["rss_bytes"]
+        write_checkpoint(models.resolve(model), target, scheme)
+
+    def facts(self) -> dict:
+        return {"base_bytes": self._base}
 
 
 class Uncached:
@@ -118,8 +135,32 @@ def measure(
     )
 
 
+def conversion(model: str, scheme: str, folder: Path) -> dict:
+    """Memory of writing a checkpoint in a fresh process.
+
+    Returns
+    -------
+    {"above_bytes": peak above the base, "source_bytes": of the float32 weights, "layer_bytes": of one decoder block's
+    matrices in float32, "seconds"}.
+    """
+    from cachequant.assets import models
+
+    asset = models.resolve(model)
+    block = traffic.shape(asset.config)["multiplications"]["blocks"] // asset.config.layers
+    how = {"kind": "quantize", "model": model, "scheme": scheme, "family": asset.config.family}
+    with Worker(1) as worker:
+        found = worker.ask("open", OPEN_SECONDS, target=str(Path(folder) / "converted"), **how)
+    return {
+        "above_bytes": found["peak_rss_bytes"] - found["base_bytes"],
+        "source_bytes": asset.weights.nbytes,
+        "layer_bytes": traffic.FP32_BYTES * block,
+        "seconds": found["seconds"],
+    }
+
+
 def _warm_up(scheme: str, family: str) -> None:
-    """Load the kernels that the scheme needs, as running any model does."""
+    """Load the library and the kernels that the scheme needs, as running any model does."""
+    import cachequant.checkpoint.read  # noqa: F401
     from cachequant.decoder.forward import Decoder
     from cachequant.decoder.random import TINY, random_weights
     from cachequant.kv.pages import PagePool

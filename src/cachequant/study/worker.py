@@ -46,10 +46,10 @@ def _work(kind: str) -> type:
         return DecodeWork
     if kind == "convert":
         return ConvertWork
-    if kind == "footprint":
-        from cachequant.study.footprint import FootprintWork
+    if kind in ("footprint", "quantize"):
+        from cachequant.study import footprint
 
-        return FootprintWork
+        return footprint.FootprintWork if kind == "footprint" else footprint.QuantizeWork
     if kind == "gemm":
         from cachequant.study.gemm_arms import GemmWork
 
