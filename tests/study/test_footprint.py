@@ -1,4 +1,4 @@
-"""What checkpoints take, on a tiny model: the smaller the codes, the smaller the file; bases and peaks are told apart."""
+"""What checkpoints take, on a tiny model: smaller codes make a smaller file; base and peak are told apart."""
 
 import numpy as np
 import pytest

@@ -17,7 +17,9 @@ from cachequant.assets.tensorfile import TensorWriter
 from cachequant.checkpoint.layout import NOTE, VERSION, layout, parts, quantizer_of, require_storable, shards
 from cachequant.checkpoint.layout import tensor_bytes as bytes_of
 from cachequant.decoder.linear import quantize_matrix
+from cachequant.decoder.weights import matrix
 from cachequant.errors import InputError
+from cachequant.quantize import Quantized
 from cachequant.schemes import Scheme
 from cachequant.transform import basis
 
@@ -123,7 +125,9 @@ def _tensors(asset: ModelAsset, scheme: Scheme, progress: Callable | None) -> It
             yield keys[0], tensor
         else:
             rotated = scheme.transform if name.startswith("layers.") else None
-            coded = quantize_matrix(tensor, quantizer, rotated and basis(rotated, tensor.shape[1]))
+            coded = matrix(asset.weights, name, quantizer, rotated)
+            if not isinstance(coded, Quantized):
+                coded = quantize_matrix(tensor, quantizer, rotated and basis(rotated, tensor.shape[1]))
             yield from zip(keys, (coded.codes, coded.scales), strict=True)
         release(tensor)
         if progress:

@@ -13,6 +13,7 @@ import numpy as np
 from cachequant.decoder.blocks import Blocks
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.linear import PackedLinear, pack, pack_head
+from cachequant.decoder.weights import matrix
 from cachequant.kernels import attention, gemm, pointwise
 from cachequant.kv.table import Pages
 from cachequant.schemes import Scheme
@@ -92,7 +93,8 @@ class Decoder:
         ):
             self.head = shared.head
         else:
-            self.head = pack_head(weights["embed.weight" if config.tied else "head.weight"], scheme)
+            name = "embed.weight" if config.tied else "head.weight"
+            self.head = pack_head(matrix(weights, name, scheme.head), scheme)
         self.layers = [self._layer(weights, i, largest or {}) for i in range(config.layers)]
         if config.rope_theta is not None:
             angles = np.outer(np.arange(config.context), config.rope_frequencies())
@@ -110,7 +112,8 @@ class Decoder:
 
         def linear(site: str, *names: str) -> PackedLinear:
             names = [prefix + n for n in names]
-            matrices, biases = [weights[n + ".weight"] for n in names], [weights.get(n + ".bias") for n in names]
+            matrices = [matrix(weights, n + ".weight", self.scheme.weight, self.scheme.transform) for n in names]
+            biases = [weights.get(n + ".bias") for n in names]
             return pack(matrices, biases, self.scheme, largest.get((i, site)))
 
         gpt2 = self.config.family == "gpt2"

@@ -39,7 +39,7 @@ class PackedLinear:
 
 
 def pack(
-    weights: list[np.ndarray] | list[Quantized],
+    weights: list[np.ndarray | Quantized],
     biases: list[np.ndarray | None],
     scheme: Scheme,
     largest: np.ndarray | None = None,
@@ -48,17 +48,17 @@ def pack(
 
     Pages of a mapped file that the weights are views of are given back.
 
-    weights : float32, or the codes that `quantize_matrix` made of them under the same scheme.
+    weights : float32, or codes in the scheme's format: of a checkpoint, or of a source that has such codes.
     largest : (K,) largest inputs, for a scheme that is calibrated.
     """
     if scheme.weight is None:
         packed = _pack_fp32(weights[0] if len(weights) == 1 else np.concatenate(weights))
     else:
-        if isinstance(weights[0], Quantized):
-            changed = scheme.transform and basis(scheme.transform, weights[0].codes.shape[1])
+        if scheme.transform and isinstance(weights[0], Quantized):  # then all are
+            changed = basis(scheme.transform, weights[0].codes.shape[1])
         else:
             changed = scheme.transform and _basis(scheme.transform, weights, largest)
-            weights = [quantize_matrix(w, scheme.weight, changed) for w in weights]
+        weights = [w if isinstance(w, Quantized) else quantize_matrix(w, scheme.weight, changed) for w in weights]
         stacked = weights[0] if len(weights) == 1 else quantize.concatenate(weights)
         packed = gemm.pack_codes(stacked, scheme.activation, changed)
     for w in weights:
