@@ -10,19 +10,18 @@ import numpy as np
 
 from cachequant import schemes
 from cachequant.assets.hashing import require_sha256
-from cachequant.assets.hf_folder import INDEX, read_chat_template, read_config, read_json, weight_files
+from cachequant.assets.hf_folder import INDEX, is_checkpoint, read_chat_template, read_config, read_json, weight_files
 from cachequant.assets.mapped import release
 from cachequant.assets.store import ModelAsset
 from cachequant.assets.tensorfile import TensorFile, strict_json
 from cachequant.checkpoint.invariants import check_quantized
 from cachequant.checkpoint.layout import NOTE, VERSION, Stored, layout, parts, quantizer_of, require_storable
 from cachequant.checkpoint.layout import tensor_bytes as bytes_of
-from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.tokenizer import Tokenizer
 from cachequant.decoder.weights import Weights, check_finite, tensor_shapes
 from cachequant.errors import AssetError, InputError
 from cachequant.quantize import Quantized
-from cachequant.schemes import Scheme
+from cachequant.schemes import Quantizer, Scheme
 
 _FIELDS = {
     "format_version": int, "writer": str, "scheme": str, "axis": int, "parameters": int, "random": bool,
@@ -50,7 +49,12 @@ def read_checkpoint(folder: str | Path) -> ModelAsset:
     tensors = _open(folder)
     expected = layout(config, scheme)
     _check_names(folder, expected, {name: file.tensors[name] for name, file in tensors.items()}, note["sha256"])
-    weights = {name: _tensor(config, scheme, name, tensors, note["sha256"]) for name in tensor_shapes(config)}
+    weights = {
+        name: _tensor(
+            list(parts(config, scheme, name, shape)), quantizer_of(config, scheme, name), tensors, note["sha256"]
+        )
+        for name, shape in tensor_shapes(config).items()
+    }
     mapped = Weights(weights, _identity(folder, note))
     if note["parameters"] != mapped.parameters:
         raise AssetError(f"{folder / NOTE}: parameters is {note['parameters']}, the tensors hold {mapped.parameters}")
@@ -100,7 +104,10 @@ def _scheme(folder: Path, note: Mapping[str, Any]) -> Scheme:
 
 
 def _check_config(folder: Path, note: Mapping[str, Any]) -> None:
-    stated = read_json(folder / "config.json")["quantization_config"]
+    fields = read_json(folder / "config.json")
+    if not is_checkpoint(fields):
+        raise AssetError(f"{folder / 'config.json'}: its quantization_config is not that of a checkpoint")
+    stated = fields["quantization_config"]
     for name in ("format_version", "scheme"):
         if stated.get(name) != note[name]:
             raise AssetError(f"{folder}: {name} is {stated.get(name)!r} in config.json, {note[name]!r} in {NOTE}")
@@ -147,10 +154,9 @@ def _check_names(
 
 
 def _tensor(
-    config: DecoderConfig, scheme: Scheme, name: str, tensors: Mapping[str, TensorFile], hashes: Mapping[str, str]
+    keys: list[str], quantizer: Quantizer | None, tensors: Mapping[str, TensorFile], hashes: Mapping[str, str]
 ) -> np.ndarray | Quantized:
     """One canonical tensor, checked; its pages are given back, so that a model is never in memory twice."""
-    keys, quantizer = list(parts(config, scheme, name)), quantizer_of(config, scheme, name)
     arrays = [tensors[key].raw(key) for key in keys]
     for key, array in zip(keys, arrays, strict=True):
         found = hashlib.sha256(bytes_of(array)).hexdigest()
