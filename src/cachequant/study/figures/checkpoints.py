@@ -24,7 +24,7 @@ def shares(rows: list[dict], ax=None):
     ax.legend(frameon=False, loc="lower right")
     ax.set(
         yticks=range(len(rows))[::-1], yticklabels=[r["scheme"] for r in rows], ylim=(-0.6, len(rows) - 0.4),
-        xlim=(0, 130), xlabel="% of float32",
+        xlim=(0, 140), xlabel="% of float32",
     )  # fmt: skip
     ax.grid(axis="y", visible=False)
     return ax
