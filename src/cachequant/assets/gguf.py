@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType
 from cachequant.assets.gguf_file import GgufFile, GgufTensor, dequantize
 from cachequant.assets.gguf_tokenizer import build_tokenizer
 from cachequant.assets.hashing import sha256_remembered
+from cachequant.assets.mapped import release
 from cachequant.assets.names import gguf_name
 from cachequant.assets.store import ModelSource
 from cachequant.checkpoint.invariants import check_quantized
@@ -70,8 +71,16 @@ def open_gguf(path: Path, name: str | None = None, origin: Mapping[str, str] | N
         heads = {"q": config.heads, "k": config.kv_heads}.get(canonical.rsplit(".", 2)[1])
         return unpermute(rows, heads) if heads and fields["general.architecture"] == "llama" else rows
 
+    def read(canonical: str) -> np.ndarray:
+        stored = tensors[names[canonical]]
+        found = order(canonical, dequantize(stored))
+        release(stored.data)
+        return found
+
     def read_codes(canonical: str) -> Quantized | None:
-        found = q8_0(tensors[names[canonical]])
+        stored = tensors[names[canonical]]
+        found = q8_0(stored)
+        release(stored.data)
         return found and Quantized(order(canonical, found.codes), order(canonical, found.scales), found.quantizer)
 
     return ModelSource(
@@ -79,7 +88,7 @@ def open_gguf(path: Path, name: str | None = None, origin: Mapping[str, str] | N
         sha256=sha256_remembered(path),
         config=config,
         shapes=shapes,
-        read=lambda canonical: order(canonical, dequantize(tensors[names[canonical]])),
+        read=read,
         read_codes=read_codes,
         tokenizer=build_tokenizer(fields),
         chat_template=_text(fields, "tokenizer.chat_template"),

@@ -177,7 +177,12 @@ def _write(
     config = asset.config
     writer = gguf.GGUFWriter(path, config.family)
     writer.add_name(asset.name)
+    writer.add_type(gguf.GGUFType.MODEL)
     writer.add_file_type(file_type)
+    if file_type != gguf.LlamaFileType.ALL_F32:
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    if "licence" in asset.origin:
+        writer.add_license(asset.origin["licence"])
     _add_config(writer, config)
     for key, value in fields.items():
         adders = {str: writer.add_string, list: writer.add_array, int: writer.add_uint32, bool: writer.add_bool}
