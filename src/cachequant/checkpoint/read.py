@@ -6,20 +6,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cachequant import schemes
 from cachequant.assets.hashing import require_sha256
-from cachequant.assets.hf_folder import INDEX, read_chat_template, read_config, read_json, weight_files
+from cachequant.assets.hf_folder import INDEX, is_checkpoint, read_chat_template, read_config, read_json, weight_files
+from cachequant.assets.mapped import release
 from cachequant.assets.store import ModelAsset
 from cachequant.assets.tensorfile import TensorFile, strict_json
 from cachequant.checkpoint.invariants import check_quantized
 from cachequant.checkpoint.layout import NOTE, VERSION, Stored, layout, parts, quantizer_of, require_storable
 from cachequant.checkpoint.layout import tensor_bytes as bytes_of
-from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.tokenizer import Tokenizer
 from cachequant.decoder.weights import Weights, check_finite, tensor_shapes
 from cachequant.errors import AssetError, InputError
 from cachequant.quantize import Quantized
-from cachequant.schemes import Scheme
+from cachequant.schemes import Quantizer, Scheme
 
 _FIELDS = {
     "format_version": int, "writer": str, "scheme": str, "axis": int, "parameters": int, "random": bool,
@@ -47,10 +49,12 @@ def read_checkpoint(folder: str | Path) -> ModelAsset:
     tensors = _open(folder)
     expected = layout(config, scheme)
     _check_names(folder, expected, {name: file.tensors[name] for name, file in tensors.items()}, note["sha256"])
-    for name, file in tensors.items():
-        found = hashlib.sha256(bytes_of(file.raw(name))).hexdigest()
-        require_sha256(found, note["sha256"][name], f"{file.path}: tensor {name!r}")
-    weights = {name: _tensor(config, scheme, name, tensors) for name in tensor_shapes(config)}
+    weights = {
+        name: _tensor(
+            list(parts(config, scheme, name, shape)), quantizer_of(config, scheme, name), tensors, note["sha256"]
+        )
+        for name, shape in tensor_shapes(config).items()
+    }
     mapped = Weights(weights, _identity(folder, note))
     if note["parameters"] != mapped.parameters:
         raise AssetError(f"{folder / NOTE}: parameters is {note['parameters']}, the tensors hold {mapped.parameters}")
@@ -100,7 +104,10 @@ def _scheme(folder: Path, note: Mapping[str, Any]) -> Scheme:
 
 
 def _check_config(folder: Path, note: Mapping[str, Any]) -> None:
-    stated = read_json(folder / "config.json")["quantization_config"]
+    fields = read_json(folder / "config.json")
+    if not is_checkpoint(fields):
+        raise AssetError(f"{folder / 'config.json'}: its quantization_config is not that of a checkpoint")
+    stated = fields["quantization_config"]
     for name in ("format_version", "scheme"):
         if stated.get(name) != note[name]:
             raise AssetError(f"{folder}: {name} is {stated.get(name)!r} in config.json, {note[name]!r} in {NOTE}")
@@ -146,15 +153,21 @@ def _check_names(
             raise AssetError(f"{folder / NOTE}: tensor {name!r} has no sha256")
 
 
-def _tensor(config: DecoderConfig, scheme: Scheme, name: str, tensors: Mapping[str, TensorFile]):
-    keys, quantizer = list(parts(config, scheme, name)), quantizer_of(config, scheme, name)
+def _tensor(
+    keys: list[str], quantizer: Quantizer | None, tensors: Mapping[str, TensorFile], hashes: Mapping[str, str]
+) -> np.ndarray | Quantized:
+    """One canonical tensor, checked; its pages are given back, so that a model is never in memory twice."""
     arrays = [tensors[key].raw(key) for key in keys]
+    for key, array in zip(keys, arrays, strict=True):
+        found = hashlib.sha256(bytes_of(array)).hexdigest()
+        require_sha256(found, hashes[key], f"{tensors[key].path}: tensor {key!r}")
     if quantizer is None:
         check_finite(keys[0], arrays[0], tensors[keys[0]].path.name)
-        return arrays[0]
-    coded = Quantized(*arrays, quantizer)
-    check_quantized(coded, *keys)
-    return coded
+    else:
+        check_quantized(Quantized(*arrays, quantizer), *keys)
+    for array in arrays:
+        release(array)
+    return arrays[0] if quantizer is None else Quantized(*arrays, quantizer)
 
 
 def _identity(folder: Path, note: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from cachequant.cli import (
     calibrate,
     chat,
     doctor,
+    export,
     generate,
     materialize,
     memory,
@@ -33,8 +34,8 @@ from cachequant.errors import CachequantError
 
 app = typer.Typer(name="cachequant", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 for module in (
-    generate, chat, perplexity, bench, profile, memory, calibrate, doctor, verify, materialize, quantize, cache,
-    session, run,
+    generate, chat, perplexity, bench, profile, memory, calibrate, doctor, verify, materialize, quantize, export,
+    cache, session, run,
 ):  # fmt: skip
     module.register(app)
 

@@ -198,7 +198,8 @@ def load(
     Parameters
     ----------
     model : ``smollm2-135m``, ``gpt2``, ``gpt2-random``, a hub id, a folder of transformers' format, a quantized
-        checkpoint (`cachequant.checkpoint`), or a GGUF file.
+        checkpoint (`cachequant.checkpoint`), or a GGUF file, whose Q8_0 matrices are taken as they are by the schemes
+        ``q8_0`` and ``int8-block32``.
     scheme : a name of `cachequant.schemes`, such as ``fp32``, ``int8``, ``w8a12``, ``int8+head``; ``auto`` takes the
         scheme for this CPU that keeps the quality of fp32 at about the speed of int8. None is the scheme of a
         quantized checkpoint, else ``fp32``.

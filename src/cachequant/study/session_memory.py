@@ -1,10 +1,9 @@
 """Memory that a long session takes, measured: the peak of a process above what it had after a short one."""
 
 import gc
-import sys
-from pathlib import Path
 
 from cachequant.errors import InputError
+from cachequant.study import rss
 from cachequant.study.processes import Worker
 
 SHORT, LONG, CHUNK = 64, 8128, 256
@@ -28,14 +27,12 @@ class SessionWork:
 
     def measure(self, ids: list[int], short: int, chunk: int) -> dict:
         """Bytes: resident after a session of the first `short` ids, at the peak of one of all of them, of its pages."""
-        from cachequant.study.worker import memory
-
         self._session(ids[:short], chunk)
         gc.collect()
-        before = memory()["rss_bytes"]
-        peaks = _forget_peak()
+        before = rss.memory()["rss_bytes"]
+        peaks = rss.reset_peak()
         pages = self._session(ids, chunk)
-        peak = _peak() if peaks else memory()["peak_rss_bytes"]
+        peak = rss.memory()["peak_rss_bytes"]
         return {"before_bytes": before, "peak_bytes": peak, "page_bytes": pages, "whole_process": not peaks}
 
     def _session(self, ids: list[int], chunk: int) -> int:
@@ -44,23 +41,6 @@ class SessionWork:
                 session.extend(ids[i : i + chunk], logits="none")
             session.extend(ids[:1])  # one token is decoded
             return session.nbytes
-
-
-def _forget_peak() -> bool:
-    """Let the kernel count the peak from now on; False where it does not do that."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return True
-
-
-def _peak() -> int:
-    """Peak of the resident bytes since `_forget_peak`."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
 
 
 def measure(
