@@ -29,7 +29,7 @@ from cachequant.kv.session import Session
 DISTORTION = {2: 0.111, 3: 0.0296, 4: 0.0072}  # of a Gaussian vector of 64 values with a searched scale
 MEASURED, SIDES = 3, ("k3v32", "k32v3")  # bits, and formats that code one side
 AVERAGE = 3  # bits of a code; its scale adds 16 bits a vector
-TOKENS = 512
+TOKENS = 256
 VERSION = 1  # of how it is measured: part of the file's name
 
 
