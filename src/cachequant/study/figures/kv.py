@@ -213,4 +213,5 @@ def decode_time(benches: dict[str, dict], ax=None):
 
 def _contexts(ax, contexts: list[int]) -> None:
     shown = sorted(set(contexts))
-    plain_ticks(ax.xaxis, shown[:: max(1, len(shown) // 6)])
+    plain_ticks(ax.xaxis, shown)
+    style.thin_labels(ax)
