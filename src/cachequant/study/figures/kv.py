@@ -100,25 +100,23 @@ def stages(found: dict[str, list[dict]], ax=None):
 def against_bits(rows: list[dict], front: list[dict], ax=None):
     """Change of perplexity of page formats against bits a value in the limit; the line joins those that none beats."""
     ax = ax or style.figure(3.2)[1]
+    labels = {}
     ax.plot([r["bits"] for r in front], [r["delta_percent"]["value"] for r in front], color="#bbbbbb", zorder=1)
     for row in rows:
         delta, (color, marker) = row["delta_percent"], look(row["pages"])
         ax.plot([row["bits"]] * 2, [delta["low"], delta["high"]], color=color, linewidth=1)
         ax.plot(row["bits"], delta["value"], marker, color=color)
-        below = row["pages"].endswith("/none")
-        ax.annotate(
-            row["pages"], (row["bits"], delta["value"]), (6, 6 if below else -3), textcoords="offset points",
-            color=color, fontsize=8.5,
-        )  # fmt: skip
+        labels[row["pages"]] = (row["bits"], delta["value"], color)
     ends = [r["delta_percent"][k] for r in rows for k in ("low", "high")]
     ax.set_yscale("symlog", linthresh=SMALLEST)
-    ax.set(xscale="log", xlim=(2, 22), ylim=(min(0, *ends) * 1.3 - 0.01, max(ends) * 1.5))
+    ax.set(xscale="log", xlim=(2, 18), ylim=(min(0, *ends) * 1.3 - 0.01, max(ends) * 1.5))
     ax.axhline(0, color=style.BLACK, linewidth=0.8)
     plain_ticks(ax.xaxis, (2, 3, 4, 6, 8, 12, 16))
     shown = [t for t in (-1, -0.1, 0, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100) if ax.get_ylim()[0] <= t <= ax.get_ylim()[1]]
     ax.set_yticks(shown, [f"{t:g}".replace("-", "\N{MINUS SIGN}") for t in shown])
     ax.set_yticks([], minor=True)
     ax.set(xlabel="bits a value in the limit, scales counted", ylabel="change of perplexity, %")
+    style.label_points(ax, labels)
     return ax
 
 
@@ -215,4 +213,5 @@ def decode_time(benches: dict[str, dict], ax=None):
 
 def _contexts(ax, contexts: list[int]) -> None:
     shown = sorted(set(contexts))
-    plain_ticks(ax.xaxis, shown[:: max(1, len(shown) // 6)])
+    plain_ticks(ax.xaxis, shown)
+    style.thin_labels(ax)
