@@ -1,0 +1,34 @@
+"""Left padding: where each row of a batch begins."""
+
+import torch
+
+from cachequant.errors import InputError
+
+
+def left_padding(mask: torch.Tensor) -> list[int]:
+    """Columns before the first token of each row.
+
+    Parameters
+    ----------
+    mask : (B, columns), 0 for padding.
+
+    Raises
+    ------
+    InputError : no matrix, a row without a token, or padding after a token.
+    """
+    if not isinstance(mask, torch.Tensor) or mask.ndim != 2:
+        shape = tuple(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
+        raise InputError(f"attention_mask is {shape}; allowed is a tensor (batch, tokens) of 0 and 1")
+    real = mask != 0
+    pads = real.shape[1] - real.sum(1)
+    for row, pad in enumerate(pads.tolist()):
+        if pad == real.shape[1]:
+            raise InputError(f"row {row} of attention_mask has no token")
+        if not real[row, pad:].all():
+            raise InputError(f"row {row} of attention_mask has padding after a token; allowed is padding on the left")
+    return pads.tolist()
+
+
+def looks_padded(positions: torch.Tensor) -> bool:
+    """Whether position ids (B, T) repeat, as those of padding on the left do."""
+    return bool((positions.diff(dim=-1) != 1).any())

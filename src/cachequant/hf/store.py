@@ -1,0 +1,172 @@
+"""Pages of a batch of sequences with left padding: columns on the outside, positions from each row's first real token
+on the inside.
+
+A pass appends the same number of columns to every layer in turn. Exact rows of a long chunk are needed by the layer that
+is being computed only, so pages that will be left with codes alone have them in scratch memory of one layer.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cachequant.errors import InputError
+from cachequant.hf.rows import Row
+from cachequant.kernels import attention
+from cachequant.kv.coding import Coding
+from cachequant.kv.decode import decode
+from cachequant.kv.formats import PAGE, exact_bytes
+from cachequant.kv.pages import PagePool
+
+SLAB = 1 << 19  # bytes: a cache of one sequence has few pages
+
+
+class Store:
+    """Keys and values of a batch.
+
+    Parameters
+    ----------
+    layers, kv_heads, head_dim : the model's shape.
+    coding : how pages are coded.
+    pads : columns of padding before each row's first token.
+    """
+
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, coding: Coding, pads: Sequence[int]):
+        self.shape, self.coding, self.pads = (layers, kv_heads, head_dim), coding, list(pads)
+        self._pool = PagePool(*self.shape, coding, slab_bytes=SLAB)
+        self._rows = [Row(self._pool) for _ in self.pads]
+        self.lengths = [0] * layers  # columns
+        self._end, self._scratch = 0, []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for pages, room that is not used included, and of the addresses."""
+        return self._pool.nbytes + sum(row.exact.nbytes + row.coded.nbytes for row in self._rows)
+
+    def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
+        """Store the next columns of one layer, (B, T, kv_heads, d) float32; those of padding are left out.
+
+        Raises
+        ------
+        InputError : another batch, or a layer that is ahead of others because a pass was interrupted.
+        """
+        batch, tokens = k.shape[:2]
+        if batch != len(self._rows):
+            raise InputError(f"a batch of {batch} rows does not fit a cache of {len(self._rows)}")
+        start = self.lengths[layer]
+        end = start + tokens
+        if start == max(self.lengths):
+            if start != min(self.lengths):
+                raise InputError(
+                    f"layer {layer} holds {start} tokens and another one {min(self.lengths)}: a pass was interrupted; "
+                    "crop() to the shorter length or reset() the cache"
+                )
+            for b, row in enumerate(self._rows):
+                row.reserve(*self._positions(b, start, end))
+            self._end = end
+        elif end != self._end:
+            raise InputError(f"layer {layer} got {tokens} tokens in a pass of {self._end - start}")
+        self._scratch = []
+        for b in range(batch):
+            first, last = self._positions(b, start, end)
+            exact = self._exact(b, layer, first, last)
+            self._scratch.append(exact)
+            if last > first:
+                new, row = slice(tokens - (last - first), None), self._rows[b]
+                attention.append(k[b, new], v[b, new], exact[0], layer, first, row.coded, self.coding.numbers)
+        self.lengths[layer] = end
+
+    def _positions(self, b: int, start: int, end: int) -> tuple[int, int]:
+        """Positions of a row that columns start to end hold."""
+        return max(start - self.pads[b], 0), max(end - self.pads[b], 0)
+
+    def _exact(self, b: int, layer: int, first: int, last: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Addresses of exact pages of a pass, and the scratch that some of them point to."""
+        row = self._rows[b]
+        missing = [i for i in range(first // PAGE, -(-last // PAGE)) if not row.exact[i]]
+        if not missing:
+            return row.exact, None
+        size = exact_bytes(1, *self.shape[1:])
+        scratch, addresses = np.empty(len(missing) * size, np.uint8), row.exact.copy()
+        # the kernel adds the offset of the layer to the address of a page
+        addresses[missing] = scratch.ctypes.data + size * (np.arange(len(missing)) - layer)
+        return addresses, scratch
+
+    def attend(self, layer: int, q: np.ndarray, scale: float, out: np.ndarray) -> None:
+        """Attention of the columns that `append` has just stored in this layer.
+
+        Parameters
+        ----------
+        q : (B, T, heads, d) float32.
+        scale : of the scores.
+        out : (B, T, heads, d) float32, written but for columns of padding.
+        """
+        end, tokens = self.lengths[layer], q.shape[1]
+        for b, (row, (exact, _)) in enumerate(zip(self._rows, self._scratch, strict=True)):
+            first, last = self._positions(b, end - tokens, end)
+            if last > first:
+                new = slice(tokens - (last - first), None)
+                attention.attend(
+                    q[b, new], exact, layer, first, self.shape[1], scale, out[b, new], row.coded, self.coding.numbers
+                )
+
+    def forget_scratch(self) -> None:
+        """Give back what only the layer that was appended last needed."""
+        self._scratch = []
+
+    def read(self, layer: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values of the first `end` columns as a query at column `end` sees them, in front of room for more.
+
+        Returns
+        -------
+        Two (B, kv_heads, columns of the layer, d) float32 arrays, zero in padding; columns from `end` on are not set.
+        """
+        (_, kv_heads, d), columns = self.shape, self.lengths[layer]
+        keys, values = np.empty((2, len(self._rows), kv_heads, columns, d), np.float32)
+        leading = self.coding.format.exact_pages if self.coding.coded_bytes else None
+        for b, (row, pad) in enumerate(zip(self._rows, self.pads, strict=True)):
+            keys[b, :, :pad], values[b, :, :pad] = 0, 0
+            stored = max(end - pad, 0)
+            full = stored // PAGE
+            exact = min(full, leading) if leading is not None else full
+            coded = slice(pad + exact * PAGE, pad + full * PAGE)
+            if full > exact:
+                decode(row.coded[exact:full], self.coding, layer, keys[b, :, coded], values[b, :, coded])
+            for index in [*range(exact), *([full] if stored % PAGE else [])]:
+                at, count = pad + index * PAGE, min(stored - index * PAGE, PAGE)
+                for out, x in zip((keys, values), row.rows(index, layer, self.shape), strict=True):
+                    out[b, :, at : at + count] = x[:, :count]
+        return keys, values
+
+    def crop(self, tokens: int) -> None:
+        """Forget the newest columns.
+
+        Raises
+        ------
+        InputError : more than there are, or a cut inside a page of which only codes are left; nothing is changed.
+        """
+        to = max(self.lengths) - tokens
+        if not 0 <= to <= min(self.lengths):
+            raise InputError(f"a crop of {tokens} tokens does not fit the {min(self.lengths)} of the cache")
+        ends = [self._positions(b, 0, to)[1] for b in range(len(self._rows))]
+        for row, end in zip(self._rows, ends, strict=True):
+            row.check_crop(end)
+        for row, end in zip(self._rows, ends, strict=True):
+            row.crop(end, self.shape)
+        self.lengths = [to] * len(self.lengths)
+
+    def select(self, indices: Sequence[int]) -> None:
+        """Rows `indices` become the batch; pages of a row that is taken twice are shared."""
+        self._rows = [self._rows[i].fork() for i in indices]
+        self.pads = [self.pads[i] for i in indices]
+        self._scratch = []
+
+    def fork(self) -> "Store":
+        """Another store with the same pages."""
+        other = Store.__new__(Store)
+        other.__dict__ |= self.__dict__ | {
+            "_rows": [row.fork() for row in self._rows],
+            "pads": list(self.pads),
+            "lengths": list(self.lengths),
+            "_scratch": [],
+        }
+        return other
