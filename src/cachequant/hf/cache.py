@@ -102,16 +102,11 @@ class RotatedCache(Cache):
             self._store = self._opened(len(k))
         if self._pads is None:
             _refuse_padding(len(k), _positions(args, kwargs))
-        store, start = self._store, self._store.lengths[layer_idx]
-        store.append(layer_idx, k, v)
+        self._store.append(layer_idx, k, v)
         if READING.get() is self:
             return key_states, value_states
-        store.forget_scratch()
-        dense = store.read(layer_idx, start)
-        for out, new, bits in zip(dense, (k, v), self.kv.layers(layer_idx + 1)[layer_idx], strict=True):
-            rounded = bits == 16 and not self.kv.compressed
-            out[:, :, start:] = (new.astype(np.float16) if rounded else new).swapaxes(1, 2)
-        return tuple(torch.from_numpy(x).to(key_states.dtype) for x in dense)
+        self._store.forget_scratch()
+        return tuple(torch.from_numpy(x).to(key_states.dtype) for x in self._store.read(layer_idx, k, v))
 
     def attend(self, layer_idx: int, query: torch.Tensor, scale: float) -> torch.Tensor:
         """Attention of the tokens that `update` has just stored; (B, heads, T, d) -> (B, T, heads, d)."""

@@ -22,7 +22,9 @@ def geometry(config) -> tuple[int, int, int, int]:
     for i, layer in enumerate(DynamicCache(config=config).layers):
         if type(layer) is not DynamicLayer:
             window = getattr(config, "sliding_window", None)
-            what = f"a sliding window of {window} tokens" if getattr(layer, "is_sliding", False) else type(layer).__name__
+            what = (
+                f"a sliding window of {window} tokens" if getattr(layer, "is_sliding", False) else type(layer).__name__
+            )
             raise ConfigError(f"layer {i} of {config.model_type} has {what}; allowed is full attention in every layer")
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads

@@ -12,7 +12,14 @@ from cachequant.errors import InputError
 from cachequant.hf.cache import READING
 
 NAME = "cachequant"
-UNKNOWN = ("softcap", "position_bias", "s_aux", "sliding_window", "head_mask", "output_attentions")  # changes of attention
+UNKNOWN = (
+    "softcap",
+    "position_bias",
+    "s_aux",
+    "sliding_window",
+    "head_mask",
+    "output_attentions",
+)  # changes of attention
 
 
 def attention(

@@ -35,6 +35,7 @@ class Store:
         self._pool = PagePool(*self.shape, coding, slab_bytes=SLAB)
         self._rows = [Row(self._pool) for _ in self.pads]
         self.lengths = [0] * layers  # columns
+        self._sides = coding.format.layers(layers)
         self._end, self._scratch = 0, []
 
     @property
@@ -113,29 +114,39 @@ class Store:
         """Give back what only the layer that was appended last needed."""
         self._scratch = []
 
-    def read(self, layer: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values of the first `end` columns as a query at column `end` sees them, in front of room for more.
+    def read(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values of all columns: exact those that `append` has just stored, as a later query sees the others.
+
+        Parameters
+        ----------
+        layer : which one.
+        k, v : (B, T, kv_heads, d) float32 that `append` got.
 
         Returns
         -------
-        Two (B, kv_heads, columns of the layer, d) float32 arrays, zero in padding; columns from `end` on are not set.
+        Two (B, kv_heads, columns, d) float32 arrays, zero in padding.
         """
         (_, kv_heads, d), columns = self.shape, self.lengths[layer]
-        keys, values = np.empty((2, len(self._rows), kv_heads, columns, d), np.float32)
-        leading = self.coding.format.exact_pages if self.coding.coded_bytes else None
-        for b, (row, pad) in enumerate(zip(self._rows, self.pads, strict=True)):
-            keys[b, :, :pad], values[b, :, :pad] = 0, 0
-            stored = max(end - pad, 0)
-            full = stored // PAGE
-            exact = min(full, leading) if leading is not None else full
-            coded = slice(pad + exact * PAGE, pad + full * PAGE)
-            if full > exact:
-                decode(row.coded[exact:full], self.coding, layer, keys[b, :, coded], values[b, :, coded])
-            for index in [*range(exact), *([full] if stored % PAGE else [])]:
-                at, count = pad + index * PAGE, min(stored - index * PAGE, PAGE)
-                for out, x in zip((keys, values), row.rows(index, layer, self.shape), strict=True):
-                    out[b, :, at : at + count] = x[:, :count]
-        return keys, values
+        old, rounded = columns - k.shape[1], not self.coding.format.compressed
+        out = np.empty((2, len(self._rows), kv_heads, columns, d), np.float32)
+        for side, (new, bits) in enumerate(zip((k, v), self._sides[layer], strict=True)):
+            out[side, :, :, old:] = (new.astype(np.float16) if rounded and bits == 16 else new).swapaxes(1, 2)
+        for b, pad in enumerate(self.pads):
+            out[:, b, :, :pad] = 0
+            self._read(self._rows[b], layer, out[:, b, :, min(pad, old) : old])
+        return out[0], out[1]
+
+    def _read(self, row: Row, layer: int, out: np.ndarray) -> None:
+        """The first tokens of a row to out (2, kv_heads, tokens, d)."""
+        tokens = out.shape[2]
+        full, rest = divmod(tokens, PAGE)
+        leading = min(full, self.coding.format.exact_pages) if self.coding.coded_bytes else full
+        coded = out[:, :, leading * PAGE : full * PAGE]
+        decode(row.coded[leading:full], self.coding, layer, *coded)
+        for index in [*range(leading), *([full] if rest else [])]:
+            for side, x in zip(out, row.rows(index, layer, self.shape), strict=True):
+                target = side[:, index * PAGE : (index + 1) * PAGE]
+                target[:] = x[:, : target.shape[1]]
 
     def crop(self, tokens: int) -> None:
         """Forget the newest columns.

@@ -27,7 +27,7 @@ def decode(addresses: np.ndarray, coding: Coding, layer: int, keys: np.ndarray, 
         return
     levels = np.empty((2, kv_heads, tokens, d), np.float32)
     _levels(addresses, coding.numbers, layer, levels)
-    for side, (bits, out) in enumerate(zip(coding.format.layers(layer + 1)[layer], (keys, values), strict=True)):
+    for side, (bits, out) in enumerate(zip(numbers_of.py_func(coding.numbers, layer), (keys, values), strict=False)):
         if bits > CODED:
             out[:] = levels[side]
             continue
