@@ -1,4 +1,4 @@
-"""A transformers cache whose full pages are codes (the format of `cachequant.kv`), for any model with full attention."""
+"""A transformers cache whose full pages are codes, for any model with full attention."""
 
 from contextvars import ContextVar
 from copy import copy
