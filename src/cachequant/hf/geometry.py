@@ -21,10 +21,8 @@ def geometry(config) -> tuple[int, int, int, int]:
     config = config.get_text_config(decoder=True)
     for i, layer in enumerate(DynamicCache(config=config).layers):
         if type(layer) is not DynamicLayer:
-            window = getattr(config, "sliding_window", None)
-            what = (
-                f"a sliding window of {window} tokens" if getattr(layer, "is_sliding", False) else type(layer).__name__
-            )
+            sliding = getattr(layer, "is_sliding", False)
+            what = f"a sliding window of {config.sliding_window} tokens" if sliding else type(layer).__name__
             raise ConfigError(f"layer {i} of {config.model_type} has {what}; allowed is full attention in every layer")
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
@@ -33,7 +31,7 @@ def geometry(config) -> tuple[int, int, int, int]:
 
 
 def cache_keyword(function: Callable) -> str:
-    """Name under which a model, its `forward` or its `generate` takes a cache: ``cache``, or ``past_key_values`` before.
+    """Name under which a model, its `forward` or `generate` takes a cache: ``cache``, or the older ``past_key_values``.
 
     `generate` takes what the model's forward takes.
     """

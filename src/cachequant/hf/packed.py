@@ -12,14 +12,8 @@ from cachequant.errors import InputError
 from cachequant.hf.cache import READING
 
 NAME = "cachequant"
-UNKNOWN = (
-    "softcap",
-    "position_bias",
-    "s_aux",
-    "sliding_window",
-    "head_mask",
-    "output_attentions",
-)  # changes of attention
+# what changes attention, or asks for more than its output
+UNKNOWN = ("softcap", "position_bias", "s_aux", "sliding_window", "head_mask", "output_attentions")
 
 
 def attention(

@@ -1,8 +1,8 @@
 """Pages of a batch of sequences with left padding: columns on the outside, positions from each row's first real token
 on the inside.
 
-A pass appends the same number of columns to every layer in turn. Exact rows of a long chunk are needed by the layer that
-is being computed only, so pages that will be left with codes alone have them in scratch memory of one layer.
+A pass appends the same number of columns to every layer in turn. Only the layer that is being computed needs the exact
+rows of a long chunk, so pages that will be left with codes alone have them in scratch memory of one layer.
 """
 
 from collections.abc import Sequence

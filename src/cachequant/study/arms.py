@@ -143,6 +143,10 @@ def get(name: str) -> Arm:
     """
     if name in PEERS:
         return PEERS[name]
+    if name.startswith("hf-"):
+        from cachequant.study import hf_cache_arms
+
+        return hf_cache_arms.get(name)
     try:
         variants.get(name)
     except InputError as error:
