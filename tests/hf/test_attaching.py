@@ -1,5 +1,7 @@
 """attach: attention that reads the codes, under the rule of our decoder whatever the calls."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from transformers import (  # noqa: E402  # noqa: E402
 
 from cachequant.errors import ConfigError, InputError  # noqa: E402
 from cachequant.hf import RotatedCache, attach, detach  # noqa: E402
-from cachequant.hf.cache import READING  # noqa: E402
+from cachequant.hf.cache import PASSES  # noqa: E402
 from cachequant.kv.attention import Attention  # noqa: E402
 from cachequant.kv.basis import Basis, plain  # noqa: E402
 from helpers import assert_near  # noqa: E402
@@ -67,7 +69,7 @@ def test_bits_are_those_of_attention_over_pages(kv):
     )
     layer, cache = Attention(4, 2, 16, kv=kv), RotatedCache(config, kv)
     q, k, v = (torch.randn(1, heads, 210, 16) for heads in (4, 2, 2))
-    token = READING.set(cache)
+    token = PASSES.set((cache,))
     try:
         for low, high in ((0, 100), (100, 101), (101, 140), (140, 210)):
             layer.append(*(x[0, :, low:high].transpose(0, 1).numpy() for x in (k, v)))
@@ -77,7 +79,7 @@ def test_bits_are_those_of_attention_over_pages(kv):
                 got = cache.attend(index, q[:, :, low:high], 16**-0.5)
                 assert got[0].numpy().tobytes() == want.tobytes()
     finally:
-        READING.reset(token)
+        PASSES.reset(token)
 
 
 def test_generate_gives_the_tokens_of_the_decoder(attached):
@@ -96,7 +98,7 @@ def test_padding_is_read_from_the_mask(attached):
     mask = torch.tensor([[0] * (columns - n) + [1] * n for n in lengths])
     ids = IDS[0, :columns].repeat(3, 1) * mask
     how = dict(max_new_tokens=30, do_sample=False, return_dict_in_generate=True, output_logits=True)
-    for more in (dict(), dict(prefill_chunk_size=50)):
+    for more in (dict(), dict(prefill_chunk_size=20)):
         made = model.generate(ids, attention_mask=mask, **how, **more)
         for row, n in enumerate(lengths):
             tokens = torch.cat([ids[row, -n:], made.sequences[row, columns:]])[None]
@@ -108,6 +110,8 @@ def test_padding_is_read_from_the_mask(attached):
     with pytest.raises(InputError, match=r"padding \[43, 0, 0\], but the cache was filled with \[43, 0, 32\]"):
         wrong = torch.cat([mask[[0, 1, 1]], mask[:, -1:]], 1)
         model(ids[:, :1], attention_mask=wrong, cache=out.cache)
+    with pytest.raises(InputError, match=r"no attention_mask, but the cache was filled with padding \[43, 0, 32\]"):
+        model(ids[:, :1], cache=out.cache)
     model(ids[:, :1], attention_mask=torch.cat([mask, mask[:, -1:]], 1), cache=out.cache)
 
 
@@ -122,6 +126,18 @@ def test_beams_share_pages_and_agree_with_exact_ones(attached):
     attach(model, "k16v16")
     assert torch.equal(made, want)
     assert torch.equal(padded[:, 75:], want[:, 70:])
+
+
+def test_threads_run_an_attached_model_at_once(attached):
+    model = attached("llama")[0]
+    want = model(IDS[:, :333]).logits
+
+    def go(_):
+        with torch.no_grad():
+            return [torch.equal(model(IDS[:, :333]).logits, want) for _ in range(4)]
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(all(same) for same in pool.map(go, range(3)))
 
 
 def test_a_basis_is_used(attached):
@@ -163,7 +179,7 @@ def test_what_the_kernel_does_not_know_is_refused(attached):
     model = attached("llama")[0]
     with pytest.raises(InputError, match="a mask of its own"):
         model(IDS[:, :4], attention_mask=torch.ones(1, 1, 4, 4, dtype=torch.bool))
-    assert READING.get() is None
+    assert not PASSES.get()
     with pytest.raises(InputError, match="output_attentions"):
         model(IDS[:, :4], output_attentions=True)
     with pytest.raises(InputError, match="padding after a token"):

@@ -87,6 +87,11 @@ def test_pages_count_from_the_first_token_of_each_row(tiny):
         for row, n in enumerate([90, 133, 101]):
             alone = model.generate(ids[row : row + 1, -n:], cache=RotatedCache(model.config, "k3v3"), **how)
             assert_near(logits[row], torch.stack(alone.logits, 1)[0])
+        cache = RotatedCache(model.config, "k3v3", attention_mask=mask)  # rows that generate repeats
+        twice = model.generate(
+            ids, attention_mask=mask, cache=cache, num_beams=2, num_return_sequences=2, max_length=136
+        )
+        assert cache.batch_size == len(twice) == 6
 
 
 def test_padding_that_is_not_known_is_refused(tiny):

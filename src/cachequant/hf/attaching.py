@@ -6,7 +6,7 @@ from transformers import DynamicCache
 
 from cachequant.errors import ConfigError, InputError
 from cachequant.hf import packed
-from cachequant.hf.cache import READING, RotatedCache, prepare
+from cachequant.hf.cache import PASSES, RotatedCache, prepare
 from cachequant.hf.geometry import cache_keyword
 from cachequant.kv.basis import Basis
 from cachequant.kv.formats import PageFormat
@@ -55,7 +55,7 @@ class _Attached:
         self._prepared, self._before = prepared, model.config._attn_implementation
         self._keyword = cache_keyword(model.base_model)
         self._names = list(inspect.signature(model.base_model.forward).parameters)
-        self._running, self._hooks = [], []
+        self._hooks = []
 
     def begin(self, model) -> None:
         model.set_attn_implementation(packed.NAME)
@@ -93,8 +93,8 @@ class _Attached:
         cache, use = kwargs.get(self._keyword), kwargs.get("use_cache")
         if cache is None and (module.config.use_cache if use is None else use):
             cache = kwargs[self._keyword] = RotatedCache.of(self._prepared, None)
-        self._running.append(READING.set(cache if isinstance(cache, RotatedCache) else None))
+        PASSES.set((cache if isinstance(cache, RotatedCache) else None, *PASSES.get()))
         return (), kwargs
 
     def _leave(self, module, args, output) -> None:
-        READING.reset(self._running.pop())
+        PASSES.set(PASSES.get()[1:])

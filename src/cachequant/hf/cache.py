@@ -15,8 +15,14 @@ from cachequant.kv.basis import Basis
 from cachequant.kv.coding import Coding, coding
 from cachequant.kv.formats import PageFormat
 
-# the cache whose codes the attention function of the running forward pass reads: set by `cachequant.hf.attach`
-READING: ContextVar["RotatedCache | None"] = ContextVar("READING", default=None)
+# caches whose codes the attention function reads, one for each forward pass that is running, the innermost first; None
+# for a pass with another cache. Set by `cachequant.hf.attach`.
+PASSES: ContextVar[tuple["RotatedCache | None", ...]] = ContextVar("PASSES", default=())
+
+
+def reading() -> "RotatedCache | None":
+    """The cache whose codes the attention function has to read now."""
+    return next(iter(PASSES.get()), None)
 
 
 class RotatedCache(Cache):
@@ -83,12 +89,16 @@ class RotatedCache(Cache):
 
     def expect(self, attention_mask: torch.Tensor | None) -> None:
         """Take the padding of a mask, none if it is None, or raise InputError if the cache has another one."""
-        pads = [] if attention_mask is None else left_padding(attention_mask)
-        if self._store is None:
-            self._pads = self._pads or pads
         known = self._store.pads if self._store else self._pads
-        if any(known) if not pads else _repeated(known, len(pads)) != pads:
-            raise InputError(f"attention_mask has padding {pads or 'nowhere'}, but the cache was filled with {known}")
+        if known is None:
+            self._pads = [] if attention_mask is None else left_padding(attention_mask)
+        elif attention_mask is None:
+            if any(known):
+                raise InputError(f"no attention_mask, but the cache was filled with padding {known}")
+        else:
+            pads = left_padding(attention_mask, begun=False)
+            if [min(pad, attention_mask.shape[1]) for pad in _repeated(known or [0], len(pads))] != pads:
+                raise InputError(f"attention_mask has padding {pads}, but the cache was filled with {known}")
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs):
         """Store the keys and values (B, kv_heads, T, d) of one layer, and return those of all tokens.
@@ -100,10 +110,10 @@ class RotatedCache(Cache):
         k, v = (self._taken(x, name) for x, name in ((key_states, "keys"), (value_states, "values")))
         if self._store is None:
             self._store = self._opened(len(k))
-        if self._pads is None:
+        if self._pads is None and reading() is not self:
             _refuse_padding(len(k), _positions(args, kwargs))
         self._store.append(layer_idx, k, v)
-        if READING.get() is self:
+        if reading() is self:
             return key_states, value_states
         self._store.forget_scratch()
         return tuple(torch.from_numpy(x).to(key_states.dtype) for x in self._store.read(layer_idx, k, v))

@@ -9,7 +9,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 from cachequant.errors import InputError
-from cachequant.hf.cache import READING
+from cachequant.hf.cache import reading
 
 NAME = "cachequant"
 # what changes attention, or asks for more than its output
@@ -32,7 +32,7 @@ def attention(
     ------
     InputError : a mask, dropout, or a change of attention that the kernel does not know.
     """
-    cache = READING.get()
+    cache = reading()
     if cache is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
@@ -47,7 +47,7 @@ def attention(
 
 def mask(*args, mask_function=causal_mask_function, attention_mask: torch.Tensor | None = None, **kwargs):
     """No mask for a `RotatedCache`, whose padding has to be that of `attention_mask`; else that of ``sdpa``."""
-    cache = READING.get()
+    cache = reading()
     if cache is None:
         return sdpa_mask(*args, mask_function=mask_function, attention_mask=attention_mask, **kwargs)
     if mask_function is not causal_mask_function:

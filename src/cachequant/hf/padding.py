@@ -5,12 +5,13 @@ import torch
 from cachequant.errors import InputError
 
 
-def left_padding(mask: torch.Tensor) -> list[int]:
+def left_padding(mask: torch.Tensor, begun: bool = True) -> list[int]:
     """Columns before the first token of each row.
 
     Parameters
     ----------
     mask : (B, columns), 0 for padding.
+    begun : every row has a token; else one may be padding only, as in the first chunks of a prompt.
 
     Raises
     ------
@@ -22,7 +23,7 @@ def left_padding(mask: torch.Tensor) -> list[int]:
     real = mask != 0
     pads = real.shape[1] - real.sum(1)
     for row, pad in enumerate(pads.tolist()):
-        if pad == real.shape[1]:
+        if begun and pad == real.shape[1]:
             raise InputError(f"row {row} of attention_mask has no token")
         if not real[row, pad:].all():
             raise InputError(f"row {row} of attention_mask has padding after a token; allowed is padding on the left")
