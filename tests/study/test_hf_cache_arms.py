@@ -24,15 +24,15 @@ def folder(tmp_path):
 
 def test_arms_of_the_same_model_generate_and_count_their_bytes(folder):
     ids, found = list(range(100, 130)) * 5, {}
-    for name in ("hf-kv-dynamic", "hf-kv-k16v16", "hf-kv-k4v4"):
+    for name in ("hf-kv-dynamic/fp32", "hf-kv-k16v16/fp32", "hf-kv-k4v4/fp32"):
         engine = arms.get(name).build(folder, 1)
         run = arms.generate(engine, ids, 20)
         assert run.complete
         found[name] = run.ids, engine.cache_bytes()
     dense = 2 * 2 * 2 * 169 * 64 * 4
-    assert found["hf-kv-dynamic"][1] == dense
-    assert found["hf-kv-k16v16"][0] == found["hf-kv-dynamic"][0]
-    assert found["hf-kv-k4v4"][1] != dense
+    assert found["hf-kv-dynamic/fp32"][1] == dense
+    assert found["hf-kv-k16v16/fp32"][0] == found["hf-kv-dynamic/fp32"][0]
+    assert found["hf-kv-k4v4/fp32"][1] != dense
 
 
 @pytest.mark.parametrize("name", hf_cache_arms.BACKENDS)
@@ -40,16 +40,16 @@ def test_other_quantized_caches_run_or_say_what_is_missing(folder, name):
     _, module, package = hf_cache_arms.BACKENDS[name]
     if find_spec(module) is None:
         with pytest.raises(AssetError, match=f"{package} is not installed"):
-            arms.get(name).build(folder, 1)
+            arms.get(f"{name}/fp32").build(folder, 1)
         return
-    engine = arms.get(name).build(folder, 1)
+    engine = arms.get(f"{name}/fp32").build(folder, 1)
     assert arms.generate(engine, list(range(130)), 5).complete
     assert 0 < engine.cache_bytes() < 2 * 2 * 2 * 134 * 64 * 4
 
 
 def test_names():
     assert list(hf_cache_arms.arms()) == ["hf-kv-dynamic", "hf-kv-k4v4", "hf-quanto", "hf-hqq"]
-    assert list(hf_cache_arms.arms("int8", "k4v3"))[:2] == ["hf-kv-dynamic/int8", "hf-kv-k4v3/int8"]
+    assert list(hf_cache_arms.arms("fp32", "k4v3"))[:2] == ["hf-kv-dynamic/fp32", "hf-kv-k4v3/fp32"]
     with pytest.raises(
         InputError, match="unknown arm 'hf-kv-k5v5': not hf-kv-dynamic, hf-quanto, hf-hqq, nor hf-kv- and"
     ):

@@ -78,10 +78,6 @@ class DecodeWork:
             rows.append(np.asarray(self._engine.step(token)).reshape(-1).tolist())
         return {"logits": rows}
 
-    def cache_bytes(self) -> dict:
-        """Bytes of keys and values after the last generation, of an engine that counts them."""
-        return {"bytes": self._engine.cache_bytes()}
-
     def generate(self, ids: list[int], new: int, limit_seconds: float | None = None) -> dict:
         run = arms.generate(self._engine, ids, new, limit_seconds)
         return asdict(run)
