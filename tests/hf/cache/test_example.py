@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from helpers import transformers_model
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "transformers_cache.py"
+SCRIPT = Path(__file__).parents[3] / "examples" / "transformers_cache.py"
 
 
 def test_the_script_runs(tmp_path, capsys):

@@ -34,3 +34,8 @@ def quiet():
         yield
     kernels.set_threads(ours)
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def cache():
+    """Nothing: converted models stay in the cache folder that other tests use."""
