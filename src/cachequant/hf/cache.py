@@ -9,7 +9,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from cachequant.errors import InputError
 from cachequant.hf.geometry import geometry
-from cachequant.hf.padding import left_padding, looks_padded
+from cachequant.hf.padding import left_padding, refuse_padding
 from cachequant.hf.store import Store
 from cachequant.kv.basis import Basis
 from cachequant.kv.coding import Coding, coding
@@ -29,9 +29,10 @@ class RotatedCache(Cache):
     """Keys and values as pages of codes; `generate(..., cache=RotatedCache(model.config))` uses it.
 
     Codes are decoded for each call, so every attention implementation can read them; nothing dense is kept. Tokens of
-    one call see each other exactly, and of earlier tokens the exact rows of their own page and of the leading page,
-    codes of the others. With `generate(prefill_chunk_size=32)` that is the rule of `cachequant.load(kv=...)`. A model
-    that `cachequant.hf.attach` was called for reads the codes instead, under that rule for any chunks.
+    one call see each other exactly (`exact_prefill`), and of earlier tokens the exact rows of their own page and of the
+    leading page, codes of the others. Where calls end at the ends of pages, as with `generate(prefill_chunk_size=32)`
+    and no padding, that is the rule of `cachequant.load(kv=...)`. A model that `cachequant.hf.attach` was called for
+    reads the codes instead, under that rule for any calls.
 
     The newest 64 tokens stay exact beside their codes, so that a crop of up to 64 tokens leaves no trace. Copies
     (`copy.deepcopy`) and rows that are repeated share pages.
@@ -79,7 +80,10 @@ class RotatedCache(Cache):
         return self._coding.format
 
     def bytes(self) -> int:
-        """Bytes held: pages of exact rows and of codes with room that is not used yet, their addresses, the basis."""
+        """Bytes held: pages of exact rows and of codes with room that is not used yet, their addresses, the basis.
+
+        Pages that copies share count in each of them.
+        """
         return self._coding.nbytes + (self._store.nbytes if self._store else 0)
 
     def reset(self, attention_mask: torch.Tensor | None = None) -> None:
@@ -108,10 +112,10 @@ class RotatedCache(Cache):
         InputError : tensors that do not fit or need gradients; a batch whose padding is not known.
         """
         k, v = (self._taken(x, name) for x, name in ((key_states, "keys"), (value_states, "values")))
+        if self._pads is None and reading() is not self:
+            refuse_padding(len(k), args, kwargs)
         if self._store is None:
             self._store = self._opened(len(k))
-        if self._pads is None and reading() is not self:
-            _refuse_padding(len(k), _positions(args, kwargs))
         self._store.append(layer_idx, k, v)
         if reading() is self:
             return key_states, value_states
@@ -207,7 +211,7 @@ class RotatedLayer(CacheLayerMixin):
 
 def prepare(config, kv: str | PageFormat, calibration: str | Basis) -> tuple[tuple[int, int, int], Coding]:
     """(layers, kv_heads, head_dim) of a model, and how its pages are coded. Raises as `RotatedCache` does."""
-    layers, _, kv_heads, head_dim = geometry(config)
+    layers, kv_heads, head_dim = geometry(config)
     basis = calibration if isinstance(calibration, Basis) else _fitted(config, kv, calibration)
     return (layers, kv_heads, head_dim), coding(kv, layers, kv_heads, head_dim, basis)
 
@@ -240,20 +244,3 @@ def _repeated(values, count: int) -> list[int]:
     """Each value equally often, in order, as transformers expands a batch."""
     each = max(count // max(len(values), 1), 1)
     return [value for value in values for _ in range(each)]
-
-
-def _positions(args: tuple, kwargs: dict) -> torch.Tensor | None:
-    """The position ids among what an attention layer hands on."""
-    for found in (kwargs, kwargs.get("kwargs"), *args):
-        if isinstance(found, dict) and isinstance(found.get("position_ids"), torch.Tensor):
-            return found["position_ids"]
-    return None
-
-
-def _refuse_padding(batch: int, positions: torch.Tensor | None) -> None:
-    unknown = batch > 1 and (positions is None or len(positions) != batch)
-    if unknown or (positions is not None and positions.ndim == 2 and looks_padded(positions)):
-        raise InputError(
-            f"a batch of {batch} rows that may have padding: give RotatedCache(..., attention_mask=), of ones if there "
-            "is none"
-        )

@@ -9,8 +9,8 @@ from transformers.cache_utils import DynamicLayer
 from cachequant.errors import ConfigError
 
 
-def geometry(config) -> tuple[int, int, int, int]:
-    """(layers, heads, kv_heads, head_dim) of a transformers configuration.
+def geometry(config) -> tuple[int, int, int]:
+    """(layers, kv_heads, head_dim) of a transformers configuration.
 
     Raises
     ------
@@ -27,7 +27,7 @@ def geometry(config) -> tuple[int, int, int, int]:
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return config.num_hidden_layers, heads, kv_heads, head_dim
+    return config.num_hidden_layers, kv_heads, head_dim
 
 
 def cache_keyword(function: Callable) -> str:

@@ -30,6 +30,19 @@ def left_padding(mask: torch.Tensor, begun: bool = True) -> list[int]:
     return pads.tolist()
 
 
-def looks_padded(positions: torch.Tensor) -> bool:
-    """Whether position ids (B, T) repeat, as those of padding on the left do."""
-    return bool((positions.diff(dim=-1) != 1).any())
+def refuse_padding(batch: int, args: tuple, kwargs: dict) -> None:
+    """Raise InputError for a batch that may have padding, as far as the position ids that a layer hands on tell.
+
+    Those of padding on the left repeat; without ids of its own for every row, a batch of several rows tells nothing.
+    """
+    ids = next((f["position_ids"] for f in (kwargs, kwargs.get("kwargs"), *args) if _has_positions(f)), None)
+    unknown = batch > 1 and (ids is None or len(ids) != batch)
+    if unknown or (ids is not None and ids.ndim == 2 and (ids.diff(dim=-1) != 1).any()):
+        raise InputError(
+            f"a batch of {batch} rows that may have padding: give RotatedCache(..., attention_mask=), of ones if there "
+            "is none"
+        )
+
+
+def _has_positions(found) -> bool:
+    return isinstance(found, dict) and isinstance(found.get("position_ids"), torch.Tensor)

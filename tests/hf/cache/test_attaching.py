@@ -1,6 +1,7 @@
 """attach: attention that reads the codes, under the rule of our decoder whatever the calls."""
 
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -80,6 +81,16 @@ def test_bits_are_those_of_attention_over_pages(kv):
                 assert got[0].numpy().tobytes() == want.tobytes()
     finally:
         PASSES.reset(token)
+
+
+def test_a_crop_leaves_no_trace(attached):
+    model = attached("llama", "k4v3")[0]
+    base = model(IDS[:, :170]).cache
+    after = model(IDS[:, 170:230], cache=deepcopy(base)).logits
+    for tokens in (5, 40, 64):
+        cache = model(IDS[:, 300 : 300 + tokens], cache=deepcopy(base)).cache
+        cache.crop(-tokens)
+        assert torch.equal(model(IDS[:, 170:230], cache=cache).logits, after)
 
 
 def test_generate_gives_the_tokens_of_the_decoder(attached):

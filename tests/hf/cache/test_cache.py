@@ -66,6 +66,8 @@ def test_generate_in_chunks_of_a_page_follows_the_decoder(tiny):
     cache = RotatedCache(model.config)
     made = model.generate(IDS[:, :150], max_new_tokens=30, do_sample=False, prefill_chunk_size=32, cache=cache)
     assert made[0, 150:].tolist() == load("k4v4", "none").generate(IDS[0, :150].tolist(), 30).ids
+    older = dict(past_key_values=RotatedCache(model.config), prefill_chunk_size=32)
+    assert torch.equal(model.generate(IDS[:, :150], max_new_tokens=30, do_sample=False, **older), made)
     more = torch.cat([made, IDS[:, :20]], 1)  # a second turn on the same cache
     again = model.generate(more, max_new_tokens=10, do_sample=False, cache=cache)
     assert again.shape[1] == 210
@@ -101,8 +103,10 @@ def test_padding_that_is_not_known_is_refused(tiny):
         model.generate(ids, attention_mask=mask, max_new_tokens=2, cache=RotatedCache(model.config))
     with pytest.raises(InputError, match="may have padding"):
         model.generate(ids[:1], attention_mask=mask[:1], max_new_tokens=2, cache=RotatedCache(model.config))
+    cache = RotatedCache(model.config)
     with pytest.raises(InputError, match="may have padding"):
-        model(ids, attention_mask=mask, cache=RotatedCache(model.config))
+        model(ids, attention_mask=mask, cache=cache)
+    assert cache.batch_size == -1
     both = IDS[0, :66].view(2, 33)
     model.generate(both, attention_mask=mask * 0 + 1, max_new_tokens=2, cache=RotatedCache(model.config))
     with pytest.raises(InputError, match="row 1 of attention_mask has padding after a token"):
