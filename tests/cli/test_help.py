@@ -8,8 +8,9 @@ import pytest
 
 COMMANDS = [
     [], ["generate"], ["perplexity"], ["bench"], ["bench", "decode"], ["bench", "gemm"], ["doctor"], ["verify"],
-    ["bench", "attention"], ["memory"], ["materialize"], ["quantize"], ["cache"], ["cache", "ls"], ["cache", "clear"],
-    ["run"], ["session"], ["session", "info"], ["session", "verify"], ["session", "replay"], ["session", "compare"],
+    ["bench", "attention"], ["memory"], ["calibrate"], ["materialize"], ["quantize"], ["cache"], ["cache", "ls"],
+    ["cache", "clear"], ["run"], ["session"], ["session", "info"], ["session", "verify"], ["session", "replay"],
+    ["session", "compare"],
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "numba", "numpy", "matplotlib", "datasets", "huggingface_hub", "gguf", "rich", "yaml"}
 
