@@ -32,7 +32,8 @@ class BudgetError(CachequantError, MemoryError):
 class Arena:
     """Equally sized blocks cut from aligned slabs, which are allocated as needed and kept."""
 
-    def __init__(self, block_bytes: int):
+    def __init__(self, block_bytes: int, slab_bytes: int = SLAB):
+        self._slab_bytes = slab_bytes
         self.stride = -(-block_bytes // ALIGN) * ALIGN
         self.nbytes = 0  # of all slabs
         self._slabs: list[np.ndarray] = []
@@ -44,7 +45,7 @@ class Arena:
             block, address = self._free.pop()
             block[:] = 0
             return block, address
-        count = max(SLAB // self.stride, 1)
+        count = max(self._slab_bytes // self.stride, 1)
         if blocks_left is not None:
             count = min(count, blocks_left)
         slab = np.zeros(count * self.stride + ALIGN, np.uint8)
@@ -73,6 +74,7 @@ class PagePool:
     layers, kv_heads, head_dim : the model's shape.
     coding : how full pages are coded; None for float32 pages only.
     budget_bytes : most bytes of pages that are held; None for no limit.
+    slab_bytes : of a slab, or one page where that is larger; small ones leave little room unused.
 
     Raises
     ------
@@ -86,6 +88,7 @@ class PagePool:
         head_dim: int,
         coding: Coding | None = None,
         budget_bytes: int | None = None,
+        slab_bytes: int = SLAB,
     ):
         for name, value in (("layers", layers), ("kv_heads", kv_heads), ("head_dim", head_dim)):
             if value < 1:
@@ -93,8 +96,8 @@ class PagePool:
         self._shape = layers, kv_heads, head_dim
         self.coding = coding if coding is not None and coding.format.paged else None
         self.payload_bytes = exact_bytes(layers, kv_heads, head_dim)  # of an exact page, without alignment
-        self._arena = Arena(self.payload_bytes)
-        self._codes = Arena(self.coding.coded_bytes) if self.coding else None
+        self._arena = Arena(self.payload_bytes, slab_bytes)
+        self._codes = Arena(self.coding.coded_bytes, slab_bytes) if self.coding else None
         if budget_bytes is not None and budget_bytes < self._arena.stride:
             raise InputError(f"a budget of {budget_bytes} bytes holds no page; one takes {self._arena.stride}")
         self._budget, self._held_bytes = budget_bytes, 0

@@ -154,6 +154,10 @@ def get(name: str) -> Arm:
     """
     if name in PEERS:
         return PEERS[name]
+    if name.startswith(("hf-kv-", "hf-quanto", "hf-hqq")):
+        from cachequant.study import hf_cache_arms
+
+        return hf_cache_arms.get(name)
     try:
         variants.get(name)
     except InputError as error:
