@@ -23,3 +23,8 @@ def edges(bits: int) -> np.ndarray:
     """(2^(bits-1) - 1,) float32: magnitudes above edge i get level i + 1 or more."""
     levels = magnitudes(bits)
     return ((levels[1:] + levels[:-1]) / np.float32(2)).astype(np.float32)
+
+
+def unit_of_bits() -> np.ndarray:
+    """(9,) float32: UNITS by number of bits, 1 where there are none, as compiled code reads it."""
+    return np.array([UNITS.get(bits, 1.0) for bits in range(CODED + 1)], np.float32)

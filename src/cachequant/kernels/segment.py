@@ -9,7 +9,7 @@ rounding is 2^-16 of the largest number, three hundred times below the error of 
 import numpy as np
 from numba import njit
 
-from cachequant.kernels.codebooks import CODED, UNITS
+from cachequant.kernels.codebooks import CODED, unit_of_bits
 from cachequant.kernels.coded import multiply, page_weights, side_bytes, unpack, whole_pairs
 from cachequant.kernels.encode import basis_of, numbers_of
 from cachequant.kernels.ir import fma, row_sum
@@ -24,7 +24,7 @@ WHOLE = 32767  # largest whole number that a query or a weight becomes
 WEIGHTS = PAGE // 2 + 2  # numbers of a row's weights of one page: pairs, step, one unused
 SEEN = 8  # partial sums of the weights that read codes
 AHEAD = 2  # sides of pages from the one being read to the one being fetched
-_UNITS = np.array([UNITS.get(bits, 1.0) for bits in range(CODED + 1)], np.float32)
+_UNITS = unit_of_bits()
 
 
 @njit(inline="always")

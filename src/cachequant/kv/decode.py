@@ -3,13 +3,14 @@
 import numpy as np
 from numba import carray, njit
 
-from cachequant.kernels.codebooks import CODED
-from cachequant.kernels.coded import side_bytes, unpack_side
+from cachequant.kernels.codebooks import CODED, unit_of_bits
+from cachequant.kernels.coded import side_bytes, unpack
 from cachequant.kernels.encode import numbers_of
 from cachequant.kernels.ir import pointer
 from cachequant.kernels.tiles import PAGE
-from cachequant.kernels.views import keep
 from cachequant.kv.coding import Coding
+
+_UNITS = unit_of_bits()
 
 
 def decode(addresses: np.ndarray, coding: Coding, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
@@ -42,24 +43,38 @@ def _levels(addresses, coding, layer, out):
     """Scaled levels of keys and of values, still in the coded basis, to out (2, kv_heads, 32 P, d)."""
     kv_heads, d = out.shape[1], out.shape[3]
     k_bits, v_bits, offset = numbers_of(coding, layer)
-    side = np.empty(d * PAGE, np.float32)
-    keys, values = side.reshape(d, PAGE), side.reshape(PAGE, d)
+    keys, values = np.empty((d, PAGE), np.float32), np.empty((PAGE, d), np.float32)
     for i in range(len(addresses)):
         at = addresses[i] + offset
         for head in range(kv_heads):
-            unpack_side(k_bits, at, d, PAGE, side.ctypes.data)
+            _side(k_bits, at, keys)
             scales = _scales(k_bits, at, d)
             for t in range(PAGE):
                 for k in range(d):
                     out[0, head, i * PAGE + t, k] = keys[k, t] * scales[t]
             at += side_bytes(k_bits, d)
-            unpack_side(v_bits, at, PAGE, d, side.ctypes.data)
+            _side(v_bits, at, values)
             scales = _scales(v_bits, at, d)
             for t in range(PAGE):
                 for k in range(d):
                     out[1, head, i * PAGE + t, k] = values[t, k] * scales[t]
             at += side_bytes(v_bits, d)
-    keep(side)
+
+
+@njit(error_model="numpy", cache=True)
+def _side(bits, address, out):
+    """Levels of one side as float32, (k, n)."""
+    k, n = out.shape
+    if bits > CODED:
+        unpack(bits, address, k, n, out.ctypes.data)
+        return
+    half, unit, pairs = 8 if bits < 4 else 16 // bits, _UNITS[bits], np.empty((k // 2, n, 2), np.int16)
+    unpack(bits, address, k, n, pairs.ctypes.data)
+    for i in range(k // 2):
+        first = 2 * half * (i // half) + i % half
+        for j in range(n):
+            out[first, j] = pairs[i, j, 0] * unit
+            out[first + half, j] = pairs[i, j, 1] * unit
 
 
 @njit(error_model="numpy", cache=True)
