@@ -27,7 +27,6 @@ from cachequant.kernels.views import floats, keep
 
 FINISHED = 1  # place of the counter of finished tiles
 SERIAL = 1 << 17  # multiply-adds below which waking a second thread costs more than it saves
-NO_PARTS, NO_COUNTERS = np.empty(0, np.float32), np.empty(0, np.int64)
 SIGNATURE = STRIDED, int64, ADDRESSES, ADDRESSES, ADDRESSES, int64, int64, int64, float64, STRIDED
 
 
@@ -190,7 +189,8 @@ def _attend(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out,
 def _attend_alone(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out):
     if coded.size:
         _turn(q, layer, kv_heads, scale, coding, turned)
-    work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, NO_PARTS, NO_COUNTERS)
+    parts, counters = np.empty(0, np.float32), np.empty(0, np.int64)
+    work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, parts, counters)
 
 
 def attend(q, pages, layer, start, kv_heads, scale, out, coded=NO_CODES, coding=NO_CODES):
