@@ -187,9 +187,12 @@ memory = {
     for asset in (float_model, gpt2)
 }
 peaks = [
-    steps.run(f"peak-{kv}", session_memory.measure, kv, model, tokens=memory_tokens) for kv in memory_pages
-] if memory_tokens else []  # fmt: skip
-[(peak["kv"], peak["bytes"]) for peak in peaks]
+    steps.run(f"peak-{kv}-{chunk}", session_memory.measure, kv, model, tokens=memory_tokens, chunk=chunk)
+    for kv in memory_pages
+    for chunk in (memory_chunks[:1] if kv == "fp32" else memory_chunks)
+    if memory_tokens
+]
+[(peak["kv"], peak["chunk"], peak["bytes"]) for peak in peaks]
 
 # %% [markdown]
 # Attention of one decoded token against the context, in the shapes of two models and of the earlier project.
