@@ -48,6 +48,7 @@ decode_repeats: int = 3
 memory_contexts: list[int] = [256, 1024, 2048, 4096, 8192]
 memory_tokens: int = 0  # of the session whose peak is measured; 0 leaves it out
 memory_pages: list[str] = ["k4v4", "fp32"]
+memory_chunks: list[int] = [256, 64]  # tokens prefilled at once; float32 pages take the first only
 
 # %%
 import cachequant as cq
@@ -186,9 +187,12 @@ memory = {
     for asset in (float_model, gpt2)
 }
 peaks = [
-    steps.run(f"peak-{kv}", session_memory.measure, kv, model, tokens=memory_tokens) for kv in memory_pages
-] if memory_tokens else []  # fmt: skip
-[(peak["kv"], peak["bytes"]) for peak in peaks]
+    steps.run(f"peak-{kv}-{chunk}", session_memory.measure, kv, model, tokens=memory_tokens, chunk=chunk)
+    for kv in memory_pages
+    for chunk in (memory_chunks[:1] if kv == "fp32" else memory_chunks)
+    if memory_tokens
+]
+[(peak["kv"], peak["chunk"], peak["bytes"]) for peak in peaks]
 
 # %% [markdown]
 # Attention of one decoded token against the context, in the shapes of two models and of the earlier project.
