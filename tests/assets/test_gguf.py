@@ -100,8 +100,14 @@ def test_other_architectures_are_refused(cache, tmp_path):
         ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre is 'tekken'; allowed: .*smollm"),
         ({"tokenizer.ggml.merges": None}, "lacks tokenizer.ggml.merges"),
         ({"tokenizer.ggml.tokens": ["a", "a"]}, "1 entries of tokenizer.ggml.tokens occur twice"),
+        ({"tokenizer.ggml.merges": ["ab"]}, "merges has 'ab', which joins no two tokens to a third"),
+        ({"tokenizer.ggml.merges": ["a "]}, "merges has 'a ', which joins no two"),
+        ({"tokenizer.ggml.merges": ["b a"]}, "merges has 'b a', which joins no two"),
+        ({"tokenizer.ggml.merges": [["a", "b"]]}, "tokenizer.ggml.merges is .*; allowed: a list of str"),
+        ({"tokenizer.ggml.tokens": 3}, "tokenizer.ggml.tokens is 3; allowed: a list of str"),
+        ({"tokenizer.ggml.model": ["gpt2"]}, r"tokenizer.ggml.model is .*; allowed: gpt2, llama, none"),
     ],
-    ids=["model", "scores", "pre", "merges", "twice"],
+    ids=["model", "scores", "pre", "merges", "twice", "one part", "empty part", "no token", "pairs", "number", "list"],
 )
 def test_tokenizers_that_are_not_handled_are_refused(changes, message):
     from cachequant.assets.gguf_tokenizer import build_tokenizer

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from cachequant.assets import models
+from cachequant.assets.gguf import open_gguf
 from cachequant.assets.gguf_file import GgufFile, GgufTensor, dequantize
 from cachequant.errors import AssetError, CachequantError
-from gguf_files import LLAMA, write
+from gguf_files import GPT2, LLAMA, write
 
 NUMPY_WORDS = ("reshape", "buffer", "dtype", "mmap", "broadcast", "numpy", "ufunc", "operand", "Error")
 
@@ -100,8 +101,6 @@ def test_mutated_files_are_refused_or_read(cache, tmp_path, rng):
             data[int(rng.integers(head))] = int(rng.integers(256))
         (tmp_path / f"m{i}.gguf").write_bytes(bytes(data[: int(rng.integers(40, len(data)))] if i % 8 == 0 else data))
         try:
-            from cachequant.assets.gguf import open_gguf
-
             found = open_gguf(tmp_path / f"m{i}.gguf")
             found.read("embed.weight")
         except CachequantError as error:
@@ -109,6 +108,51 @@ def test_mutated_files_are_refused_or_read(cache, tmp_path, rng):
             assert not any(word in str(error) for word in ("reshape", "ufunc", "operands", "buffer")), error
         (tmp_path / f"m{i}.gguf").unlink()
     assert 100 < refused < 400
+
+
+ODD = (
+    0, 1, -1, 7, 1 << 40, True, 1.5, -2.0, float("nan"), "", "x", "llama", "gpt2", "none", "linear", [], [1], [1.5],
+    ["a"], ["a b"], ["a", "b"], ["a "], ["zz yy"], [3] * 96, "\0",
+)  # fmt: skip
+
+
+def encoded(value) -> tuple[int, bytes]:
+    """Type and bytes of a metadata value."""
+    if isinstance(value, list):
+        kind, data = (4, b"") if not value else (encoded(value[0])[0], b"".join(encoded(v)[1] for v in value))
+        return 9, struct.pack("<IQ", kind, len(value)) + data
+    if isinstance(value, str):
+        return 8, text(value)
+    kinds = {bool: (7, "<?"), int: (11, "<q"), float: (12, "<d")}
+    kind, form = kinds[type(value)]
+    return kind, struct.pack(form, value)
+
+
+@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
+def test_mutated_metadata_is_refused_or_read(cache, tmp_path, rng, config):
+    write(tmp_path / "good.gguf", config, gguf.GGMLQuantizationType.Q8_0)
+    good, refused = GgufFile(tmp_path / "good.gguf"), 0
+    tensors, data = [], b""
+    for name, tensor in good.tensors.items():
+        tensors.append((name, tensor.shape[::-1], tensor.kind, len(data)))
+        data += tensor.data.tobytes() + b"\0" * (-len(tensor.data) % 32)
+    for i in range(300):
+        fields = dict(good.fields)
+        for _ in range(int(rng.integers(1, 3))):
+            key = list(fields)[int(rng.integers(len(fields)))]
+            if rng.integers(5):
+                fields[key] = ODD[int(rng.integers(len(ODD)))]
+            else:
+                del fields[key]
+        path = tmp_path / f"m{i}.gguf"
+        path.write_bytes(file([(key, *encoded(value)) for key, value in fields.items()], tensors, data))
+        try:
+            found = open_gguf(path)
+            found.read("embed.weight")
+        except CachequantError:
+            refused += 1
+        path.unlink()
+    assert 150 < refused < 300
 
 
 def test_models_are_refused_by_the_same_words(cache, tmp_path):

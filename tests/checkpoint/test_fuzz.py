@@ -107,7 +107,8 @@ def mutate(rng, good: Files) -> dict[str, bytes]:
 def change_tensor(rng, good: Files) -> dict[str, bytes]:
     """Other bytes, a special value, or another shape of the same size in a tensor, mostly with the hash that fits."""
     header, payload = json.loads(json.dumps(good.header)), bytearray(good.payload)
-    name = pick(rng, [key for key in header if key != "__metadata__"])
+    filled = [key for key in header if key != "__metadata__" and np.ptp(header[key]["data_offsets"])]
+    name = pick(rng, filled)
     entry = header[name]
     start, end = entry["data_offsets"]
     kind = rng.integers(4)

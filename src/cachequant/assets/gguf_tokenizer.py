@@ -148,6 +148,11 @@ def _byte_level(fields: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
     split, whole_words, normalizer = _RULES[rule]
     vocab = {token: index for index, token in enumerate(tokens)}
     pairs = [tuple(merge.split(" ", 1)) for merge in _list(fields, "merges", str)]
+    for pair in pairs:  # the library ends the program on some of these
+        if len(pair) != 2 or not all(pair) or not {*pair, "".join(pair)} <= vocab.keys():
+            raise ConfigError(
+                f"tokenizer.ggml.merges has {' '.join(pair)[:80]!r}, which joins no two tokens to a third"
+            )
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=whole_words))
     tokenizer.pre_tokenizer, tokenizer.decoder = split(), decoders.ByteLevel()
     if normalizer:

@@ -61,9 +61,9 @@ def quantizer_of(config: DecoderConfig, scheme: Scheme, name: str) -> Quantizer 
     return scheme.weight if kind == "weight" and (".attn." in stem or ".mlp." in stem) else None
 
 
-def parts(config: DecoderConfig, scheme: Scheme, name: str, shape: tuple[int, ...]) -> dict[str, Stored]:
+def parts(config: DecoderConfig, scheme: Scheme, name: str) -> dict[str, Stored]:
     """The stored tensors of one canonical tensor: itself, or codes and scales."""
-    quantizer = quantizer_of(config, scheme, name)
+    shape, quantizer = tensor_shapes(config)[name], quantizer_of(config, scheme, name)
     stored = hf_name(config, name)
     if quantizer is None:
         return {stored: Stored("F32", shape)}
@@ -82,11 +82,7 @@ def parts(config: DecoderConfig, scheme: Scheme, name: str, shape: tuple[int, ..
 
 def layout(config: DecoderConfig, scheme: Scheme) -> dict[str, Stored]:
     """Every tensor of a checkpoint, in file order."""
-    return {
-        key: stored
-        for name, shape in tensor_shapes(config).items()
-        for key, stored in parts(config, scheme, name, shape).items()
-    }
+    return {key: stored for name in tensor_shapes(config) for key, stored in parts(config, scheme, name).items()}
 
 
 def shards(tensors: dict[str, Stored], size: int | None) -> list[dict[str, Stored]]:

@@ -17,11 +17,12 @@ from cachequant.assets.tensorfile import TensorFile, strict_json
 from cachequant.checkpoint.invariants import check_quantized
 from cachequant.checkpoint.layout import NOTE, VERSION, Stored, layout, parts, quantizer_of, require_storable
 from cachequant.checkpoint.layout import tensor_bytes as bytes_of
+from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.tokenizer import Tokenizer
 from cachequant.decoder.weights import Weights, check_finite, tensor_shapes
 from cachequant.errors import AssetError, InputError
 from cachequant.quantize import Quantized
-from cachequant.schemes import Quantizer, Scheme
+from cachequant.schemes import Scheme
 
 _FIELDS = {
     "format_version": int, "writer": str, "scheme": str, "axis": int, "parameters": int, "random": bool,
@@ -49,12 +50,7 @@ def read_checkpoint(folder: str | Path) -> ModelAsset:
     tensors = _open(folder)
     expected = layout(config, scheme)
     _check_names(folder, expected, {name: file.tensors[name] for name, file in tensors.items()}, note["sha256"])
-    weights = {
-        name: _tensor(
-            list(parts(config, scheme, name, shape)), quantizer_of(config, scheme, name), tensors, note["sha256"]
-        )
-        for name, shape in tensor_shapes(config).items()
-    }
+    weights = {name: _tensor(config, scheme, name, tensors, note["sha256"]) for name in tensor_shapes(config)}
     mapped = Weights(weights, _identity(folder, note))
     if note["parameters"] != mapped.parameters:
         raise AssetError(f"{folder / NOTE}: parameters is {note['parameters']}, the tensors hold {mapped.parameters}")
@@ -154,9 +150,10 @@ def _check_names(
 
 
 def _tensor(
-    keys: list[str], quantizer: Quantizer | None, tensors: Mapping[str, TensorFile], hashes: Mapping[str, str]
+    config: DecoderConfig, scheme: Scheme, name: str, tensors: Mapping[str, TensorFile], hashes: Mapping[str, str]
 ) -> np.ndarray | Quantized:
     """One canonical tensor, checked; its pages are given back, so that a model is never in memory twice."""
+    keys, quantizer = list(parts(config, scheme, name)), quantizer_of(config, scheme, name)
     arrays = [tensors[key].raw(key) for key in keys]
     for key, array in zip(keys, arrays, strict=True):
         found = hashlib.sha256(bytes_of(array)).hexdigest()

@@ -120,10 +120,7 @@ def _write_tensors(
 
 def _tensors(asset: ModelAsset, scheme: Scheme, progress: Callable | None) -> Iterator[tuple[str, np.ndarray]]:
     for done, (name, tensor) in enumerate(asset.weights.items(), 1):
-        keys, quantizer = (
-            list(parts(asset.config, scheme, name, tensor.shape)),
-            quantizer_of(asset.config, scheme, name),
-        )
+        keys, quantizer = list(parts(asset.config, scheme, name)), quantizer_of(asset.config, scheme, name)
         if quantizer is None:
             yield keys[0], tensor
         else:
