@@ -53,7 +53,7 @@ html: setup ## render the results that are there, without computing; RESULTS=run
 
 run: setup ## rerun one notebook: make run NB=05_quality_grid P="max_tokens: 4096, window: 512" NAME=mine
 	@[ -n "$(NB)" ] || { echo 'error: name a notebook: make run NB=05_quality_grid P="max_tokens: 4096"' >&2; exit 2; }
-	@$(STUDY) run $(NB) --set runs/$(or $(NAME),latest) --profile $(PROFILE) --parameters '$(P)'
+	@$(STUDY) run $(NB) --set runs/$(or $(NAME),latest) --profile $(PROFILE) --parameters "$$P"
 
 reference: setup ## compute the published run into results/reference (hours, resumable); NB= for one notebook
 	@$(STUDY) compute $(NB) --set reference --profile full

@@ -1,7 +1,18 @@
-"""Shared fixtures: a fixed random generator a test."""
+"""The cache folder of the test run, and a fixed random generator a test."""
+
+import os
 
 import numpy as np
 import pytest
+
+import cache_of_tests
+
+_CACHE = cache_of_tests.make()
+os.environ["CACHEQUANT_CACHE"] = _CACHE.name  # before any module reads it, and for child processes
+
+
+def pytest_unconfigure():
+    _CACHE.cleanup()
 
 
 @pytest.fixture

@@ -202,6 +202,16 @@ def test_damaged_files_are_refused_and_leave_nothing(cache, tmp_path):
         with pytest.raises((AssetError, ConfigError)):
             models.resolve(tmp_path / "m.gguf")
     assert not list((cache / "models").glob("*"))
+    for data, message in (
+        (whole[:500], "is truncated or damaged; it has 500 bytes$"),
+        (whole[: len(whole) // 2], f"is truncated or damaged; it has {len(whole) // 2} bytes$"),
+        (b"GGUF\x09\0\0\0" + whole[8:], "GGUF version 9; allowed: 2, 3$"),
+        (b"PK" + whole[2:], "not a GGUF file"),
+        (b"", "not a GGUF file"),
+    ):
+        (tmp_path / "m.gguf").write_bytes(data)
+        with pytest.raises(AssetError, match=message):
+            models.resolve(tmp_path / "m.gguf")
 
 
 def test_a_missing_file_is_an_asset_error(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 
 COMMANDS = [
     [], ["generate"], ["chat"], ["perplexity"], ["bench"], ["bench", "decode"], ["bench", "gemm"], ["doctor"],
-    ["verify"], ["bench", "attention"], ["bench", "prefix"], ["memory"], ["materialize"], ["quantize"], ["cache"],
-    ["cache", "ls"], ["cache", "clear"], ["run"], ["session"], ["session", "info"], ["session", "verify"],
+    ["verify"], ["bench", "attention"], ["bench", "prefix"], ["memory"], ["calibrate"], ["materialize"], ["quantize"],
+    ["cache"], ["cache", "ls"], ["cache", "clear"], ["run"], ["session"], ["session", "info"], ["session", "verify"],
     ["session", "replay"], ["session", "compare"],
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "numba", "numpy", "matplotlib", "datasets", "huggingface_hub", "gguf", "rich", "yaml"}

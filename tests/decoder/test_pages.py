@@ -65,7 +65,7 @@ def test_a_calibrated_basis_fits_what_it_saw(models, rng):
     model = models["fp32"]
     decoder, c = model._decoder, model.config
     moments = calibration.moments(decoder, rng.integers(0, 131, 192).tolist(), 96)
-    fitted = calibration.fitted(moments, calibration.grams(model._asset), "test")
+    fitted = calibration.fitted(moments, calibration.grams(model._asset), "test", feedback=False)
     entry = fitted.array.astype(np.float64)
     d = c.head_dim
     into, out = entry[..., 1 : 1 + d, :], entry[..., 1 + d :, :]
@@ -78,6 +78,32 @@ def test_a_calibrated_basis_fits_what_it_saw(models, rng):
     coded = np.swapaxes(into, -1, -2) @ second @ into
     weights = np.stack([out[:, :, 0].swapaxes(-1, -2) @ moments.queries @ out[:, :, 0]], 2)
     np.testing.assert_allclose(coded[:, :, :1], weights, rtol=0.02, atol=0.02 * np.abs(weights).max())
+
+
+def test_feedback_makes_all_steps_of_whitened_vectors_cost_the_same(models, rng):
+    model = models["fp32"]
+    d, moments = (
+        model.config.head_dim,
+        calibration.moments(model._decoder, rng.integers(0, 131, 192).tolist(), 96),
+    )
+    gram = calibration.grams(model._asset)
+    fitted = calibration.fitted(moments, gram, "test")
+    second = moments.second - moments.mean[..., :, None] * moments.mean[..., None, :]
+    for side, weights in enumerate((moments.queries, gram)):
+        into, out = (fitted.array[:, :, side, at : at + d].astype(np.float64) for at in (1, 1 + d))
+        if side == 0:
+            out = out.swapaxes(-1, -2)
+        np.testing.assert_allclose(into @ out, np.eye(d) + 0 * into, atol=1e-3)
+        white = into.swapaxes(-1, -2) @ second[:, :, side] @ into
+        np.testing.assert_allclose(white, np.eye(d) + 0 * into, atol=0.01)
+        cost = out @ weights @ out.swapaxes(-1, -2)
+        n = np.zeros_like(cost)
+        n[..., *np.tril_indices(d, -1)] = fitted.feedback[:, :, side]
+        n += np.eye(d)
+        steps = np.linalg.inv(n).swapaxes(-1, -2) @ cost @ np.linalg.inv(n)  # a multiple of 1, but for the damping
+        pivot = np.trace(steps, axis1=-2, axis2=-1)[..., None, None] / d
+        assert (np.abs(steps - pivot * np.eye(d)) < 0.35 * pivot).all()
+        assert (np.trace(cost, axis1=-2, axis2=-1)[..., None, None] / d > pivot).all()
 
 
 def test_refusals_come_before_compute(models):

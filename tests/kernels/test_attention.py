@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import naive_attention as naive
-from cachequant.kernels import attention
+from cachequant.kernels import append, attention
 
 LAYERS, LAYER = 2, 1
 
@@ -24,7 +24,7 @@ class Pages:
         self.rows = rows
 
     def append(self, k, v, start=0):
-        attention.append(k, v, self.addresses, LAYER, start)
+        append.append(k, v, self.addresses, LAYER, start)
 
     def attend(self, q, start, scale=None):
         out = np.full_like(q, np.nan)

@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 
 from cachequant.errors import InputError
-from cachequant.kernels import coded, encode
+from cachequant.kernels import codebooks, coded, encode
 from cachequant.kv import codec
 
 # of a Gaussian vector of 64 with the searched scale; Lloyd-Max of an endless one: .117, .0345, .0095
@@ -13,13 +13,19 @@ DISTORTION = {2: 0.111, 3: 0.0296, 4: 0.0072}
 
 
 @njit
-def encode_columns(bits, u, d, values, out):
-    encode.encode_columns(bits, u, d, values, out)
+def encode_columns(bits, u, d, feedback, values, out):
+    encode.encode_columns(bits, u, d, feedback, values, out)
 
 
 @njit
-def unpack_side(bits, codes, k, n, out):
-    coded.unpack_side(bits, codes, k, n, out)
+def unpack(bits, codes, k, n, out):
+    coded.unpack(bits, codes, k, n, out)
+
+
+def in_pairs(levels, bits):
+    """(k, n) whole numbers in the order of `kernels.coded`."""
+    half = coded.per_word(bits) // 2
+    return levels.reshape(-1, 2, half, levels.shape[1]).transpose(0, 2, 3, 1).astype(np.int16)
 
 
 def vectors(rng, d):
@@ -35,20 +41,56 @@ def vectors(rng, d):
 @pytest.mark.parametrize("values", [False, True], ids=["keys", "values"])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 @pytest.mark.parametrize("d", [16, 48, 64, 80, 128])
-def test_kernels_write_the_codes_of_the_reference(rng, d, bits, values):
+@pytest.mark.parametrize("fed", [False, True], ids=["alone", "fed"])
+def test_kernels_write_the_codes_of_the_reference(rng, fed, d, bits, values):
     y, size = vectors(rng, d), coded.side_bytes.py_func(bits, d)
     memory = np.full(size + 16, 0xA5, np.uint8)
-    encode_columns(bits, np.ascontiguousarray(y.T), d, values, memory.ctypes.data)
-    codes, scales = codec.encode(y, bits)
+    feedback = (rng.standard_normal(d * (d - 1) // 2) / 8).astype(np.float32) if fed else None
+    address = feedback.ctypes.data if fed else 0
+    encode_columns(bits, np.ascontiguousarray(y.T), d, address, values, memory.ctypes.data)
+    codes, scales = codec.encode(y, bits, feedback)
     packed = codec.pack(codes if values else codes.T, bits)
     assert np.array_equal(memory[: packed.size], packed)
     assert np.array_equal(memory[size - 64 : size].view(np.uint16), scales.view(np.uint32) >> 16)
     assert (memory[size:] == 0xA5).all()
     k, n = (32, d) if values else (d, 32)
-    levels = np.empty((k, n), np.float32)
-    unpack_side(bits, memory.ctypes.data, k, n, levels.ctypes.data)
-    want = codec.decode(codes, np.ones(32, np.float32), bits)
-    assert np.array_equal(levels, want if values else want.T)
+    levels = np.empty((k // 2, n, 2), np.int16)
+    unpack(bits, memory.ctypes.data, k, n, levels.ctypes.data)
+    want = np.rint(codec.decode(codes, np.ones(32, np.float32), bits) / codebooks.UNITS[bits])
+    assert np.array_equal(levels.reshape(-1), in_pairs(want if values else want.T, bits).reshape(-1))
+
+
+@pytest.mark.parametrize("bits", DISTORTION)
+def test_levels_are_those_of_lloyd_and_max(bits):
+    published = {
+        2: [0.45278, 1.51042],
+        3: [0.24509, 0.75601, 1.34391, 2.15195],
+        4: [0.1284, 0.38805, 0.65676, 0.94234, 1.25623, 1.61805, 2.06902, 2.73259],
+    }
+    np.testing.assert_allclose(codebooks.magnitudes(bits), published[bits], atol=0.01)
+    x = np.abs(np.random.default_rng(0).standard_normal(200_000))
+    errors = [((x[:, None] - np.array(m)) ** 2).min(1).mean() for m in (codebooks.magnitudes(bits), published[bits])]
+    assert errors[0] <= 1.001 * errors[1]
+
+
+@njit
+def page_weights(bits, p, scales, seen, top, out):
+    return coded.page_weights(bits, p, scales, seen, np.float32(top), out)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_weights_become_whole_numbers(rng, bits):
+    p, scales = rng.random(32).astype(np.float32), codec.bfloat16(rng.random(32).astype(np.float32))
+    p[3:9] = 0
+    halves, seen, out = (scales.view(np.uint32) >> 16).astype(np.uint16), np.ones(8, np.float32), np.empty(32, np.int16)
+    step = page_weights(bits, p.ctypes.data, halves.ctypes.data, seen.ctypes.data, 32767, out.ctypes.data)
+    want = (p * scales).reshape(-1, 2, coded.per_word(bits) // 2).transpose(0, 2, 1).reshape(-1)
+    np.testing.assert_allclose(out * step, want, atol=0.51 * step)
+    assert out.max() == 32767
+    np.testing.assert_allclose(seen.sum(), 8 + p.sum(), rtol=1e-6)
+    zeros = np.zeros(32, np.float32)
+    assert page_weights(bits, zeros.ctypes.data, halves.ctypes.data, seen.ctypes.data, 32767, out.ctypes.data) == 0
+    assert not out.any()
 
 
 @pytest.mark.parametrize("bits", DISTORTION)

@@ -116,6 +116,14 @@ def test_against_speed_names_every_scheme_once(rows):
     assert texts(ax) == {"fp32", *PRESETS}
 
 
+def test_arms_keep_their_look_and_schemes_of_one_figure_differ():
+    from cachequant.study.figures import style
+
+    assert all(quality.SCHEMES[name] == look for name, look in style.ARMS.items())
+    greedy = ["int8", "bfp8", "w8", "int8+head", "w8a12", "int8-hadamard"]
+    assert len({quality.SCHEMES[name][0] for name in greedy}) == len(greedy)
+
+
 def test_divergence_starts_at_all_prompts():
     rows = [
         {"scheme": "int8", "agreed": [0, 3, 8], "new_tokens": 8},

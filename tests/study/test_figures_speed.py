@@ -6,6 +6,7 @@ import pytest
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.text import Text
 
 from cachequant.study.figures import diagram, kernels, speed, style
 
@@ -118,7 +119,8 @@ def test_streaming_tells_cache_from_memory():
 def test_roofline_labels_roofs_and_arms():
     points = [{"arm": "int8", "tokens": m, "intensity": 2.0 * m, "gops": min(200, 30 * m)} for m in (1, 64)]
     ax = kernels.roofline(points, {"int8": 220.0}, bandwidth=16.0)
-    assert texts(ax) == ["int8 220", "memory 16 GB/s", "int8"]
+    assert texts(ax) == ["int8 220", "memory 16 GB/s"]
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["int8"]
 
 
 def test_diagram_counts_and_marks_the_quantized_matrices():
@@ -128,6 +130,31 @@ def test_diagram_counts_and_marks_the_quantized_matrices():
     ax = diagram.decoder_block(shape | {"block_matrices": matrices})
     assert "8 matrices" in ax.get_title()
     assert {"qkv\n96×32", "down\n32×128", "×2", "LayerNorm"} <= set(texts(ax))
+
+
+def test_lengths_that_lie_close_are_labelled_where_they_fit():
+    lengths = {n: bench() for n in ("1", "8", "32", "128", "512", "600")}
+    labels = [t.get_text() for t in speed.sweep({"smollm2-135m": lengths})[0, 0].get_xticklabels()]
+    assert labels[0] == "1" and labels[-1] == "600" and labels[-2] == ""
+    assert len(labels) == len(lengths)
+
+
+def test_names_of_points_stand_apart_in_one_column():
+    fig, ax = style.figure()
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    style.label_points(ax, {name: (0.5, 0.5 + i / 100, style.BLUE) for i, name in enumerate("abcd")})
+    fig.canvas.draw()
+    boxes = sorted((Text.get_window_extent(t) for t in ax.texts), key=lambda box: box.y0)  # without the lines
+    assert len({round(box.x0) for box in boxes}) == 1
+    assert np.diff([box.y0 for box in boxes]).min() > 10 * fig.dpi / 72
+
+
+@pytest.mark.parametrize(
+    "wanted,places",
+    [([], []), ([3], [3]), ([0, 20], [0, 20]), ([5, 5], [0, 10]), ([0, 30, 31, 32], [0, 21, 31, 41])],
+)
+def test_spread_keeps_a_distance_and_moves_little(wanted, places):
+    assert style.spread(wanted, 10) == pytest.approx(places)
 
 
 def test_lines_that_end_together_get_labels_apart():

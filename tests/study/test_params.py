@@ -91,7 +91,10 @@ def test_values_given_as_text():
     assert params.parse([""]) == {} and params.parse([]) == {}
 
 
-@pytest.mark.parametrize("text", ["tokens", "tokens: [1", "4096", "a: 1, a b", "1: 2"])
+@pytest.mark.parametrize(
+    "text",
+    ["tokens", "tokens: [1", "4096", "a: 1, a b", "1: 2", "a=1, b=2", "a=1, b: 2", "a: 1, b=2", "a b=1"],
+)
 def test_text_that_names_no_value_is_an_error(text):
     with pytest.raises(ParameterError, match="allowed"):
         params.parse([text])

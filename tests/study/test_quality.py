@@ -10,7 +10,7 @@ import helpers
 from cachequant import schemes
 from cachequant.assets.texts import Text
 from cachequant.errors import InputError, ResultError
-from cachequant.study import quality, window_sums
+from cachequant.study import paired, quality, window_sums
 from cachequant.study.divergence import greedy
 
 TEXT = Text("greek", "alpha beta gamma delta epsilon zeta eta theta iota kappa", "f" * 64)
@@ -93,6 +93,37 @@ def test_figures_follow_from_the_sums(evaluation):
     assert found["kl"] > figures["int8"]["kl"] > 0
 
 
+def test_page_formats_are_read_back(tmp_path_factory):
+    """The sums are those of a model of that format, so that a format that loses more diverges more."""
+    model = cachequant.load(helpers.checkpoint("llama-coded", str(tmp_path_factory.mktemp("coded"))))
+    model.tokenizer = Letters()
+    names = ["fp32/fp16", "fp32/k4v4/none", "fp32/k2v2/none"]
+    text = Text("long", TEXT.text * 2, "e" * 64)
+    sums = quality.evaluate(model, names, text, tokens=96, window=96)["schemes"]
+    with model.with_kv("k2v2", "none").session() as session:
+        session.extend(Letters().encode(text.text)[:96], logits="none")
+        assert any(session.model.pool.is_coded(page) for page in session.pages)
+    half, four, two = (sums[name]["kl"][0] for name in names)
+    assert 0 < half < four < two
+
+
+def test_the_tail_of_divergences_is_that_of_the_tokens(evaluation):
+    found = quality.summarize(evaluation)["int8"]
+    kept = [kl for tail in evaluation["tails"]["int8"] for kl in tail]
+    assert len(kept) == found["scored"] and sum(kept) == pytest.approx(
+        sum(evaluation["schemes"]["int8"]["kl"]), rel=1e-4
+    )
+    assert found["kl_tail"] == max(kept)  # of fewer than a thousand tokens
+
+
+def test_the_tail_is_none_where_too_little_was_kept():
+    wide = [[9.0] * window_sums.TAIL, [1.0, 0.5]]
+    assert paired.tail_quantile(wide, 60_000) == 9.0
+    assert paired.tail_quantile(wide, 65_000) is None  # the 66th may hide in the first window
+    assert paired.tail_quantile([[3.0, 2.0], [1.0]], 1500) == 2.0
+    assert paired.tail_quantile([[]], 1500) is None
+
+
 def test_change_is_paired_within_windows():
     """Windows differ a lot, the change does not: the interval has to be narrow."""
     nll = np.linspace(100.0, 400.0, 12)
@@ -154,7 +185,7 @@ def test_foreign_checkpoints_are_refused(model, tmp_path, content):
         ({"window": 1}, "window 1"),
         ({"window": 97}, "context of 96"),
         ({"tokens": 1}, "tokens 1"),
-        ({"tokens": 500}, "56 tokens, fewer than the 500"),
+        ({"tokens": 500}, "56 tokens, fewer than the 500 asked for: ask for at most 56"),
         ({"compared": ["int8", "int8"]}, "twice"),
         ({"compared": ["int9"]}, "unknown scheme 'int9'"),
     ],
@@ -163,6 +194,11 @@ def test_foreign_checkpoints_are_refused(model, tmp_path, content):
 def test_bad_requests_are_refused(model, how, message):
     with pytest.raises(InputError, match=message):
         quality.evaluate(model, **{"compared": ["int8"], "text": TEXT, "tokens": 40, "window": 20, **how})
+
+
+def test_a_text_of_one_token_is_refused_in_words(model):
+    with pytest.raises(InputError, match="tiny.txt has 1 token, fewer than the 40 asked for: a text needs at least 2"):
+        quality.evaluate(model, ["int8"], Text("tiny.txt", TEXT.text[:1], "0"), 40, 20)
 
 
 def test_random_weights_have_no_quality(model, monkeypatch):

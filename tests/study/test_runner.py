@@ -106,6 +106,16 @@ def test_a_failure_leaves_the_earlier_result_and_the_unfinished_work(project):
     assert len(left) == 1, "the failed run's checkpoint is kept, the successful run's is gone"
 
 
+def test_a_failed_first_run_leaves_no_folder(project, monkeypatch):
+    def failing(*_):
+        raise InputError("as asked")
+
+    monkeypatch.setattr(runner, "_papermill", failing)
+    with pytest.raises(InputError, match="as asked"):
+        runner.run("01", "runs/a")
+    assert not layout.set_folder("runs/a").exists()
+
+
 def test_a_checkpoint_is_used_by_the_same_inputs_only(project):
     done = runner.plan("01", overrides={"count": 2})
     for work, seen in ((done.work, True), ("f" * 64, False)):

@@ -46,9 +46,9 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def put(set_name, square, text="t"):
+def put(set_name, square, text="t", profile="quick"):
     origin = {
-        **{"notebook": "01_squares.py", "profile": "quick", "inputs": "0", "commit": "c" * 40, "dirty": True},
+        **{"notebook": "01_squares.py", "profile": profile, "inputs": "0", "commit": "c" * 40, "dirty": True},
         **{"start": "2026-01-01T00:00:00Z", "seconds": 1.5, "load": {"before": [0.5], "after": [0.5]}},
         **provenance.collect(texts=[{"name": text, "sha256": "2"}]),
     }
@@ -118,7 +118,21 @@ def test_numbers_from_different_texts_are_not_compared(project):
     tolerate(project, '{value: "rows[0].square", relative: 0.1, same: texts}')
     put("local", 50, text="other")
     put("reference", 10)
-    assert [r.ok for r in reproduce.compare()] == [None]
+    rows = reproduce.compare()
+    assert [r.ok for r in rows] == [None]
+    assert "not comparable (other texts)" in reproduce.describe(rows)
+
+
+def test_numbers_of_a_smoke_run_are_not_compared(project):
+    tolerate(project, '{value: "rows[0].square", relative: 0.1}')
+    put("local", 10, profile="smoke")
+    put("reference", 10)
+    with pytest.raises(ResultError, match="profile smoke, which only shows"):
+        reproduce.compare()
+    rule = {"value": "rows[0].square", "relative": 0.1}
+    row = reproduce.compare_one(rule, results.read("01_squares", "local"), results.read("01_squares", "reference"))
+    assert (row.ok, row.profile) == (None, "smoke")
+    assert "01_squares: local results of profile smoke" in reproduce.describe([row])
 
 
 def test_a_tolerance_for_nothing_is_an_error(project):

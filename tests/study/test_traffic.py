@@ -47,6 +47,15 @@ def test_bfp8_counts_its_exponents():
     assert block == pytest.approx(85e6 * 8.25 / 8, rel=1e-2) and block > eight
 
 
+@pytest.mark.parametrize(
+    "scheme,blocks,head",
+    [("fp32", 32, 32), ("int8", 8 + 32 * (0.75 / 576 + 0.25 / 1536), 32), ("bfp8+head", 8.25, 8.5)],
+)
+def test_bits_are_a_mean_over_rows_of_different_lengths(scheme, blocks, head):
+    found = traffic.bits(traffic.shape(SMOLLM2), traffic.weight_bytes(SMOLLM2, scheme))
+    assert found == {"blocks": pytest.approx(blocks), "head": pytest.approx(head)}
+
+
 def test_key_value_bytes_follow_the_key_value_heads():
     assert traffic.shape(SMOLLM2)["kv_bytes"] == 2 * 30 * 192 * 4
 

@@ -57,7 +57,7 @@ def open_gguf(path: Path, name: str | None = None, origin: Mapping[str, str] | N
     except FileNotFoundError as error:
         raise AssetError(f"no file {path}") from error
     except Exception as error:  # a damaged file fails anywhere in the package's parser
-        raise AssetError(f"{path}: truncated, or not a GGUF file ({type(error).__name__}: {error})") from error
+        raise AssetError(f"{path}: {_damage(path)}") from error
     fields = {key: field.contents() for key, field in reader.fields.items()}
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     if len(tensors) != len(reader.tensors):
@@ -85,6 +85,18 @@ def open_gguf(path: Path, name: str | None = None, origin: Mapping[str, str] | N
         chat_template=fields.get("tokenizer.chat_template"),
         origin={"file": path.name, "format": "gguf", **_licence(fields), **(origin or {})},
     )
+
+
+def _damage(path: Path) -> str:
+    """What is wrong with a file that the package could not read."""
+    with open(path, "rb") as file:
+        head = file.read(8)
+    if not head.startswith(b"GGUF"):
+        return "not a GGUF file, which starts with the letters GGUF"
+    version, known = int.from_bytes(head[4:], "little"), gguf.gguf_reader.READER_SUPPORTED_VERSIONS
+    if len(head) == 8 and version not in known:
+        return f"GGUF version {version}; allowed: {', '.join(map(str, known))}"
+    return f"the GGUF file is truncated or damaged; it has {path.stat().st_size} bytes"
 
 
 def dequantize(tensor: "gguf.ReaderTensor") -> np.ndarray:

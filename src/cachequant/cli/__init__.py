@@ -15,6 +15,7 @@ import cachequant
 from cachequant.cli import (
     bench,
     cache,
+    calibrate,
     chat,
     doctor,
     generate,
@@ -32,7 +33,8 @@ from cachequant.errors import CachequantError
 
 app = typer.Typer(name="cachequant", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 for module in (
-    generate, chat, perplexity, bench, profile, memory, doctor, verify, materialize, quantize, cache, session, run
+    generate, chat, perplexity, bench, profile, memory, calibrate, doctor, verify, materialize, quantize, cache,
+    session, run,
 ):  # fmt: skip
     module.register(app)
 

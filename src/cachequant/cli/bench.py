@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from cachequant.cli import loading, output
+from cachequant.errors import InputError
 
 METRICS = (
     "prefill_tok_s",
@@ -89,20 +90,25 @@ def attention(
     arms: Arms = None,
     model: Annotated[str, typer.Option(help="Whose layers and heads are taken.")] = "smollm2-135m",
     context: Annotated[int, typer.Option(min=1, help="Cached tokens.")] = 4096,
+    geometry: Annotated[
+        str | None, typer.Option(help="LAYERS,HEADS,KV_HEADS,HEAD_DIM instead of a model's: 1,4,4,128.")
+    ] = None,
     repeats: Repeats = 5,
     threads: output.Threads = None,
     json: output.Json = False,
 ) -> None:
     """Attention of one new token over a cache, all layers, keys and values out of memory.
 
-    Arms are sdpa-fp32 (torch) and kv- with a page format, such as kv-fp32, kv-k4v4.
+    Arms are sdpa-fp32, sdpa-fp16 (torch) and kv- with a page format, such as kv-fp32, kv-k4v4.
     """
     from cachequant.study import bench
 
+    shape = None if geometry is None else _numbers(geometry)
     with output.quiet(json):
-        loading.resolve_model(model, json)
+        if shape is None:
+            loading.resolve_model(model, json)
         with output.progress("measuring", json) as report:
-            found = bench.attention(_names(arms), model, context, repeats, threads, report)
+            found = bench.attention(_names(arms), model, context, repeats, threads, report, shape)
     output.show(found, json, _print)
 
 
@@ -165,6 +171,13 @@ def _prefix(found: dict[str, Any]) -> None:
     output.table("ms to the first token, medians", ["request", "prompt", "found", *found["arms"]], rows)
     same = "bit-identical logits in all arms" if found["identical"] else "LOGITS DIFFER between arms"
     output.note(f"{found['hit_rate']:.1%} of the prompts' tokens found, {same}")
+
+
+def _numbers(geometry: str) -> list[int]:
+    try:
+        return [int(part) for part in geometry.split(",")]
+    except ValueError:
+        raise InputError(f"--geometry {geometry!r} is not four whole numbers such as 1,4,4,128") from None
 
 
 def _names(arms: str | None) -> list[str] | None:

@@ -12,7 +12,10 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the kernels; by default one a physical core.")]
 Kv = Annotated[str, typer.Option(help="Page format of keys and values: fp32, fp16, int8, k4v4, k4v3, k4v4,0-1:k8v8.")]
-Calibration = Annotated[str, typer.Option(help="Basis of coded pages: auto (fitted once a model), none.")]
+Calibration = Annotated[
+    str,
+    typer.Option(help="Basis of coded pages: auto (fitted once a model), none, or a file of `cachequant calibrate`."),
+]
 Report = Callable[..., None]
 
 

@@ -19,7 +19,10 @@ def register(app: typer.Typer) -> None:
 def run(
     notebook: Annotated[str, typer.Argument(help="Name or number: 05_quality_grid, 05.")],
     parameter: Annotated[
-        list[str] | None, typer.Option("--parameter", "-p", help="NAME=VALUE, value in YAML; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--parameter", "-p", help="NAME=VALUE or 'NAME: VALUE, NAME: VALUE', values in YAML; may be repeated."
+        ),
     ] = None,
     to: Annotated[str, typer.Option(help="Name of the run: the folder below results/runs.")] = "latest",
     profile: Annotated[str, typer.Option(help="Whose parameters to start from: smoke, quick, full.")] = "quick",

@@ -13,7 +13,7 @@ import numpy as np
 from cachequant.decoder.blocks import Blocks
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.linear import PackedLinear, pack, pack_head
-from cachequant.kernels import attention, gemm, pointwise
+from cachequant.kernels import append, attention, gemm, pointwise
 from cachequant.kv.table import Pages
 from cachequant.schemes import Scheme
 
@@ -188,7 +188,7 @@ class Decoder:
         q, k, v = qkv[:, : c.heads], qkv[:, c.heads : -c.kv_heads], qkv[:, -c.kv_heads :]  # (T, heads, head_dim)
         if self._see is not None:
             self._see(i, q, k, v)
-        attention.append(k, v, pages.exact, i, start, pages.coded, pages.coding)
+        append.append(k, v, pages.exact, i, start, pages.coded, pages.coding)
         out = np.empty((tokens, c.heads, c.head_dim), np.float32)
         attention.attend(q, pages.exact, i, start, c.kv_heads, c.head_dim**-0.5, out, pages.coded, pages.coding)
         return out.reshape(tokens, -1)

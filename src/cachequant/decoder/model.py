@@ -19,6 +19,7 @@ from cachequant.kv.calibration import basis_for
 from cachequant.kv.coding import Coding, coding
 from cachequant.kv.formats import PageFormat
 from cachequant.kv.pages import PagePool
+from cachequant.kv.sensitivity import mixed
 from cachequant.kv.session import Session, check_ids
 from cachequant.schemes import Scheme
 
@@ -203,8 +204,10 @@ def load(
         quantized checkpoint, else ``fp32``.
     head : ``int8`` or ``int8-block32`` quantizes the output projection too.
     threads : of the kernels; None keeps the current setting (at first: physical cores).
-    kv : page format of keys and values, such as ``fp32``, ``fp16``, ``int8``, ``k4v4``, ``k4v3,0-1:k8v8``.
-    calibration : ``auto`` fits the basis of a coded format at first use and keeps it, ``none`` rotates only.
+    kv : page format of keys and values, such as ``fp32``, ``fp16``, ``int8``, ``k4v4``, ``k4v3,0-1:k8v8``, or
+        ``mixed``.
+    calibration : ``auto`` fits the basis of a coded format at first use and keeps it, ``none`` rotates only; else the
+        path of a file that `cachequant calibrate` wrote.
 
     Raises
     ------
@@ -227,4 +230,6 @@ def _pages(asset: models.ModelAsset, decoder: Decoder, kv: str | PageFormat, cal
     kv, c = formats.get(kv), asset.config
     kv.check(c.layers, c.head_dim)
     basis = basis_for(asset, decoder, calibration) if kv.compressed else None
+    if kv.name == formats.MIXED:
+        kv = mixed(asset, decoder, basis)
     return coding(kv, c.layers, c.kv_heads, c.head_dim, basis)

@@ -4,7 +4,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from cachequant.kernels.micro import POINTER
+from cachequant.kernels.ir import POINTER
 
 integer, real = types.int64, types.float32
 address = "address"

@@ -1,8 +1,9 @@
-"""From the exact rows of a full page to codes: centred, balanced and rotated, then a scale and codes a vector.
+"""From the exact rows of a full page to codes: centred and turned, then a scale and codes a vector.
 
 The scale of a vector is searched: each candidate gives codes, the least-squares scale of those codes, and its error;
-the smallest error wins. Vectors stand side by side, [head_dim][32 tokens], so the arithmetic of a vector is one chain
-over its values in order, and `kv.codec` says the same in NumPy.
+the smallest error wins. With feedback the error of each value is handed on to those after it. Vectors stand side by
+side, [head_dim][32 tokens], so the arithmetic of a vector is one chain over its values in order, and `kv.codec` says
+the same in NumPy.
 """
 
 import numpy as np
@@ -13,13 +14,13 @@ from numba.extending import intrinsic
 
 from cachequant.kernels.codebooks import CODED, FACTORS, edges, magnitudes
 from cachequant.kernels.coded import FLOATS, PAGE, WORDS, half_bits, side_bytes, words
-from cachequant.kernels.ir import I64, LANES, load, pointer, store
+from cachequant.kernels.ir import F32, I64, LANES, load, pointer, splat, store
 from cachequant.kernels.tiles import product
 from cachequant.kernels.views import floats, keep
 
 # the numbers that say how pages are coded: where the basis is, its strides in bytes, whether rows round when they are
-# written, then three of each layer
-BASIS, LAYER_STRIDE, HEAD_STRIDE, ROUNDED, PER_LAYER = range(5)
+# written, where the feedback is (0: there is none), then three of each layer
+BASIS, LAYER_STRIDE, HEAD_STRIDE, ROUNDED, FEEDBACK, PER_LAYER = range(6)
 K_BITS, V_BITS, OFFSET = range(3)
 _FACTORS = np.array(FACTORS, np.float32)
 
@@ -38,83 +39,97 @@ def basis_of(coding, layer, head, side, d):
     return means, means + 4 * d, means + 4 * d * (1 + d)
 
 
+@njit(inline="always")
+def _feedback_of(coding, layer, kv_heads, head, side, d):
+    """Address of one triangle, 0 where nothing is fed back."""
+    size = 4 * (d * (d - 1) // 2)
+    return coding[FEEDBACK] + ((layer * kv_heads + head) * 2 + side) * size if coding[FEEDBACK] else np.int64(0)
+
+
 def _magnitude(builder, x):
     return builder.bitcast(builder.and_(builder.bitcast(x, WORDS), words(0x7FFFFFFF)), FLOATS)
 
 
 @intrinsic(prefer_literal=True)
-def _gains(typingctx, bits, u, d, inverse, num, den):
-    """num = sum of |u| * level and den = sum of level^2 for the levels nearest to u * inverse, a vector a column.
+def _nearest(typingctx, bits, u, whole, d, inverse, feedback, errors, codes, num, den):
+    """Codes (d, 32) int32 of the columns of u * inverse: which magnitude, and the sign as the bit above it.
 
-    u (d, 32), inverse, num and den (32,) are addresses; `bits` is a literal.
+    Each value is rounded to the nearest level after the errors of those before it were fed to it. num = sum of whole *
+    (what the levels c come to, fed in the same way), den = sum of the square of that: the least-squares scale is
+    num / den. u, whole = u fed with itself, errors (d, 32), inverse, num and den (32,), and feedback are addresses; the
+    last is 0 where nothing is fed back. `bits` is a literal.
     """
     levels, bounds = (tuple(float(x) for x in f(bits.literal_value)) for f in (magnitudes, edges))
+    half, groups = 1 << (bits.literal_value - 1), range(PAGE // LANES)
 
     def codegen(context, builder, signature, args):
-        _, u, d, inverse, num, den = args
+        _, u, whole, d, inverse, feedback, errors, codes, num, den = args
         zero = ir.Constant(FLOATS, [0.0] * LANES)
-        with cgutils.for_range_slice(builder, I64(0), I64(PAGE), I64(LANES)) as (column, _):
-            by = load(builder, inverse, column, FLOATS)
-            sums = [cgutils.alloca_once_value(builder, zero) for _ in range(2)]
-            with cgutils.for_range(builder, d) as loop:
-                at = builder.add(builder.mul(loop.index, I64(PAGE)), column)
-                x = _magnitude(builder, load(builder, u, at, FLOATS))
-                y, b = builder.fmul(x, by), ir.Constant(FLOATS, [levels[0]] * LANES)
-                for edge, level in zip(bounds, levels[1:], strict=True):
+        by = [load(builder, inverse, I64(g * LANES), FLOATS) for g in groups]
+        sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(2)] for _ in groups]
+        fed = [cgutils.alloca_once_value(builder, zero) for _ in groups]
+        fed_back = builder.icmp_signed("!=", feedback, I64(0))
+        with cgutils.for_range(builder, d) as loop:
+            i = loop.index
+            at = [builder.add(builder.mul(i, I64(PAGE)), I64(g * LANES)) for g in groups]
+            scaled = [builder.fmul(load(builder, u, at[g], FLOATS), by[g]) for g in groups]
+            for g in groups:
+                builder.store(scaled[g], fed[g])
+            row = builder.udiv(builder.mul(i, builder.sub(i, I64(1))), I64(2))
+            with cgutils.for_range(builder, builder.select(fed_back, i, I64(0))) as before:
+                factor = splat(builder, load(builder, feedback, builder.add(row, before.index), F32), LANES)
+                for g in groups:
+                    place = builder.add(builder.mul(before.index, I64(PAGE)), I64(g * LANES))
+                    term = builder.fmul(factor, load(builder, errors, place, FLOATS))
+                    builder.store(builder.fadd(builder.load(fed[g]), term), fed[g])
+            for g in groups:
+                x = builder.load(fed[g])
+                y, level, index = _magnitude(builder, x), ir.Constant(FLOATS, [levels[0]] * LANES), words(0)
+                for edge, more in zip(bounds, levels[1:], strict=True):
                     above = builder.fcmp_ordered(">", y, ir.Constant(FLOATS, [edge] * LANES))
-                    b = builder.select(above, ir.Constant(FLOATS, [level] * LANES), b)
-                for place, term in zip(sums, (builder.fmul(x, b), builder.fmul(b, b)), strict=True):
+                    level = builder.select(above, ir.Constant(FLOATS, [more] * LANES), level)
+                    index = builder.add(index, builder.zext(above, WORDS))
+                negative = builder.fcmp_ordered("<", x, zero)
+                level = builder.select(negative, builder.fneg(level), level)
+                store(builder, builder.add(index, builder.select(negative, words(half), words(0))), codes, at[g])
+                store(builder, builder.fsub(scaled[g], level), errors, at[g])
+                aim = load(builder, whole, at[g], FLOATS)
+                got = builder.fsub(builder.fmul(aim, by[g]), builder.fsub(x, level))
+                for place, term in zip(sums[g], (builder.fmul(aim, got), builder.fmul(got, got)), strict=True):
                     builder.store(builder.fadd(builder.load(place), term), place)
-            for place, target in zip(sums, (num, den), strict=True):
-                store(builder, builder.load(place), target, column)
+        for g in groups:
+            for place, target in zip(sums[g], (num, den), strict=True):
+                store(builder, builder.load(place), target, I64(g * LANES))
         return context.get_dummy_value()
 
-    return types.void(bits, *[types.int64] * 5), codegen
-
-
-@intrinsic(prefer_literal=True)
-def _nearest(typingctx, bits, u, d, inverse, codes):
-    """codes (d, 32) int32 of the levels nearest to u * inverse: which magnitude, and the sign as the bit above."""
-    bounds, half = tuple(float(x) for x in edges(bits.literal_value)), 1 << (bits.literal_value - 1)
-
-    def codegen(context, builder, signature, args):
-        _, u, d, inverse, codes = args
-        with cgutils.for_range_slice(builder, I64(0), builder.mul(d, I64(PAGE)), I64(LANES)) as (at, _):
-            x = load(builder, u, at, FLOATS)
-            y = builder.fmul(_magnitude(builder, x), load(builder, inverse, builder.urem(at, I64(PAGE)), FLOATS))
-            negative = builder.fcmp_ordered("<", x, ir.Constant(FLOATS, [0.0] * LANES))
-            code = builder.select(negative, words(half), words(0))
-            for edge in bounds:
-                above = builder.fcmp_ordered(">", y, ir.Constant(FLOATS, [edge] * LANES))
-                code = builder.add(code, builder.zext(above, WORDS))
-            store(builder, code, codes, at)
-        return context.get_dummy_value()
-
-    return types.void(bits, *[types.int64] * 4), codegen
+    return types.void(bits, *[types.int64] * 9), codegen
 
 
 @njit(error_model="numpy", cache=True)
-def _measure(bits, u, d, inverse, num, den):
+def _try(bits, u, whole, d, inverse, feedback, errors, codes, num, den):
     if bits == 4:
-        _gains(4, u, d, inverse, num, den)
+        _nearest(4, u, whole, d, inverse, feedback, errors, codes, num, den)
     elif bits == 3:
-        _gains(3, u, d, inverse, num, den)
+        _nearest(3, u, whole, d, inverse, feedback, errors, codes, num, den)
     else:
-        _gains(2, u, d, inverse, num, den)
+        _nearest(2, u, whole, d, inverse, feedback, errors, codes, num, den)
 
 
 @njit(error_model="numpy", cache=True)
-def _choose(bits, u, d, inverse, codes):
-    if bits == 4:
-        _nearest(4, u, d, inverse, codes)
-    elif bits == 3:
-        _nearest(3, u, d, inverse, codes)
-    else:
-        _nearest(2, u, d, inverse, codes)
+def _feed(u, d, feedback, out):
+    """out (d, 32) = u with what stands before each value fed to it."""
+    out[:] = u
+    if feedback:
+        factors, at = floats(feedback, d * (d - 1) // 2), 0
+        for i in range(d):
+            for j in range(i):
+                for t in range(PAGE):
+                    out[i, t] += factors[at] * u[j, t]
+                at += 1
 
 
 @njit(error_model="numpy", cache=True)
-def _search(bits, u, d, codes, scales):
+def _search(bits, u, d, feedback, codes, scales):
     """Codes (magnitude, then sign as the bit above it) and scales of the columns of u (d, 32), which is overwritten."""
     top, rms = np.zeros(PAGE, np.float32), np.zeros(PAGE, np.float32)
     for i in range(d):
@@ -126,23 +141,33 @@ def _search(bits, u, d, codes, scales):
             rms[t] += u[i, t] * u[i, t]
     for t in range(PAGE):
         rms[t] = np.sqrt(rms[t] / np.float32(d))
+    whole, errors = np.empty((d, PAGE), np.float32), np.empty((d, PAGE), np.float32)
+    _feed(u, d, feedback, whole)
     num, den, inverse = np.empty(PAGE, np.float32), np.empty(PAGE, np.float32), np.empty(PAGE, np.float32)
     best, chosen = np.full(PAGE, -1, np.float32), np.zeros(PAGE, np.float32)
-    for f in range(len(_FACTORS)):
+    for f in range(len(_FACTORS) + 1):
         for t in range(PAGE):
-            inverse[t] = np.float32(1) / (rms[t] * _FACTORS[f]) if rms[t] > 0 else np.float32(0)
-        _measure(bits, u.ctypes.data, d, inverse.ctypes.data, num.ctypes.data, den.ctypes.data)
+            if f == len(_FACTORS):
+                inverse[t] = chosen[t]
+            else:
+                inverse[t] = np.float32(1) / (rms[t] * _FACTORS[f]) if rms[t] > 0 else np.float32(0)
+        _try(
+            bits, u.ctypes.data, whole.ctypes.data, d, inverse.ctypes.data, feedback, errors.ctypes.data,
+            codes.ctypes.data, num.ctypes.data, den.ctypes.data,
+        )  # fmt: skip
         for t in range(PAGE):
             gain = num[t] * num[t] / den[t]
             if gain > best[t]:
                 best[t], chosen[t], scales[t] = gain, inverse[t], num[t] / den[t] * top[t]
-    _choose(bits, u.ctypes.data, d, chosen.ctypes.data, codes.ctypes.data)
-    keep(chosen)
+    keep(whole)
+    keep(errors)
 
 
 @njit(error_model="numpy", cache=True)
-def _uniform(u, d, codes, scales):
+def _uniform(u, d, feedback, codes, scales):
     """Whole numbers up to 127 of the columns of u (d, 32)."""
+    errors, fed = np.empty((d, PAGE), np.float32), np.empty(PAGE, np.float32)
+    factors, at = floats(feedback, d * (d - 1) // 2 if feedback else 0), 0
     for t in range(PAGE):
         top = np.float32(0)
         for i in range(d):
@@ -150,9 +175,18 @@ def _uniform(u, d, codes, scales):
         scales[t] = top / np.float32(127)
         scale = scales[t : t + 1].view(np.uint32)
         scale[0] = _rounded(scale[0])
-        for i in range(d):
-            y = np.rint(u[i, t] / scales[t]) if scales[t] > 0 else np.float32(0)
-            codes[i, t] = np.int32(min(max(y, np.float32(-127)), np.float32(127)))
+    for i in range(d):
+        for t in range(PAGE):
+            fed[t] = errors[i, t] = u[i, t] / scales[t] if scales[t] > 0 else np.float32(0)
+        if feedback:
+            for j in range(i):
+                for t in range(PAGE):
+                    fed[t] += factors[at] * errors[j, t]
+                at += 1
+        for t in range(PAGE):
+            code = min(max(np.rint(fed[t]), np.float32(-127)), np.float32(127))
+            errors[i, t] -= code
+            codes[i, t] = np.int32(code)
 
 
 @njit(inline="always")
@@ -188,22 +222,23 @@ def _write_scales(scales, out):
 
 
 @njit(error_model="numpy", cache=True)
-def encode_columns(bits, u, d, values, out):
+def encode_columns(bits, u, d, feedback, values, out):
     """Codes and scales of the 32 vectors in the columns of u (d, 32), which is overwritten, to an address.
 
+    feedback : address of the triangle of `kv.basis.Basis`, 0 for none.
     values : the codes are laid out as a page's values, [32][d], instead of its keys, [d][32].
     """
     codes, scales = np.empty((d, PAGE), np.int32), np.zeros(PAGE, np.float32)
     if bits < CODED:
-        _search(bits, u, d, codes, scales)
+        _search(bits, u, d, feedback, codes, scales)
     else:
-        _uniform(u, d, codes, scales)
+        _uniform(u, d, feedback, codes, scales)
     _pack(bits, codes, PAGE if values else d, d if values else PAGE, values, out)
     _write_scales(scales, out + side_bytes(bits, d) - 2 * PAGE)
 
 
 @njit(error_model="numpy", cache=True)
-def _encode_side(bits, rows, values, d, means, matrix, out):
+def _encode_side(bits, rows, values, d, means, matrix, feedback, out):
     """One side of a page: `rows` is the address of keys [d][32] or of values [32][d]."""
     if bits >= 16:
         count = PAGE * d
@@ -226,7 +261,7 @@ def _encode_side(bits, rows, values, d, means, matrix, out):
     for i in range(d):
         for t in range(PAGE):
             centred[i, t] = turned[t, i]
-    encode_columns(bits, centred, d, values, out)
+    encode_columns(bits, centred, d, feedback, values, out)
 
 
 @njit(error_model="numpy", cache=True)
@@ -237,6 +272,8 @@ def encode_head(page, codes, layer, kv_heads, head, d, coding):
     out = codes + offset + head * (k_bytes + v_bytes)
     rows = page + (layer * 2 * kv_heads + head) * d * PAGE * 4
     means, matrix, _ = basis_of(coding, layer, head, 0, d)
-    _encode_side(k_bits, rows, False, d, means, matrix, out)
+    feedback = _feedback_of(coding, layer, kv_heads, head, 0, d)
+    _encode_side(k_bits, rows, False, d, means, matrix, feedback, out)
     means, matrix, _ = basis_of(coding, layer, head, 1, d)
-    _encode_side(v_bits, rows + kv_heads * d * PAGE * 4, True, d, means, matrix, out + k_bytes)
+    feedback = _feedback_of(coding, layer, kv_heads, head, 1, d)
+    _encode_side(v_bits, rows + kv_heads * d * PAGE * 4, True, d, means, matrix, feedback, out + k_bytes)

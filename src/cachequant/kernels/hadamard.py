@@ -7,8 +7,8 @@ registers for all their rounds, further rounds pass over the row in the L1 cache
 
 from llvmlite import ir
 
-from cachequant.kernels.ir import F32, I32, I64, emit_fma
-from cachequant.kernels.micro import POINTER, counted
+from cachequant.kernels.ir import F32, I32, I64, POINTER, emit_fma
+from cachequant.kernels.micro import counted
 from cachequant.kernels.rowops import LANES, entry, like, read, write
 from cachequant.kernels.simd import KernelSet
 

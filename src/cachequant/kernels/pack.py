@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cachequant.kernels import simd
+from cachequant.kernels.ir import LINE
 from cachequant.quantize import Quantized
 from cachequant.schemes import BITS
 from cachequant.transform import Basis
 
-LINE = 64  # bytes of a cache line: where packed arrays start
 FLOAT, EXPONENT, HALF = 0, 1, 2  # how steps are stored: float32, int8 e of 2^e / 127, float16
 
 

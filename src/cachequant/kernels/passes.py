@@ -14,7 +14,8 @@ import numpy as np
 from numba import carray, cfunc, njit, prange, types
 
 from cachequant.kernels import codes, floats, get_threads
-from cachequant.kernels.attention import FINISHED, NO_CODES, SIGNATURE, append_page, shares, turn_token, work
+from cachequant.kernels.append import NO_CODES, append_page
+from cachequant.kernels.attention import FINISHED, SIGNATURE, shares, work
 from cachequant.kernels.calls import call
 from cachequant.kernels.ir import pointer
 from cachequant.kernels.jobs import COUNTERS, DONE, ENDED, TAKEN, take, wait
@@ -22,6 +23,7 @@ from cachequant.kernels.lazy import ADDRESSES, VECTOR, compile_once
 from cachequant.kernels.native import GROUP, ROWS, TABLE_SIZE, UNSIGNED
 from cachequant.kernels.pointwise import gelu_row, layer_row, rms_row, rope_row, silu_row
 from cachequant.kernels.quantize_rows import RECORD, quantize_tile
+from cachequant.kernels.segment import EXTRA, turn_token
 from cachequant.kernels.tiles import PAGE
 from cachequant.kernels.views import floats as floats_at
 
@@ -136,7 +138,7 @@ def _store(counts, shape, qkv, m, cos, sin, store, layer, start, scale, turned):
                 rope_row(query, cos + at, sin + at, d // 2, group)
                 rope_row(row + 4 * (heads + head) * d, cos + at, sin + at, d // 2, 1)
             if coded.size:
-                to = turned + 4 * ((t - start) * heads + head * group) * (d + 1)
+                to = turned + 4 * (head * m + t - start) * group * (d + EXTRA)
                 turn_token(query, layer, head, group, d, scale, coding, to)
         key = qkv + (begin - start) * stride + 4 * (heads + head) * d
         value = key + 4 * kv_heads * d
@@ -152,8 +154,7 @@ def _attend(counters, shape, qkv, m, store, layer, start, scale, turned, parts, 
     pages, coded, coding = store
     q = carray(pointer(qkv), (m, heads + 2 * kv_heads, d), np.float32)[:, :heads]
     result = carray(pointer(out), (m, heads, d), np.float32)[:, :heads]
-    other = carray(pointer(turned), (m if coded.size else 0, heads, d + 1), np.float32)[:, :heads]
-    work(q, other, pages, coded, coding, layer, start, kv_heads, scale, result, parts, counters)
+    work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, result, parts, counters)
     wait(counters, FINISHED, counters.size - FINISHED - 1)
 
 
@@ -230,7 +231,7 @@ def run(table, program, shape, eps, scale, x, widths, pages, start, cos, sin, co
     wide, *inputs = (np.empty(m * width, kind) for width, kind in zip(widths, kinds, strict=True))
     between, qkv = np.empty_like(x), np.empty(m * (heads + 2 * kv_heads) * d, np.float32)
     parts, reals = np.empty(room, np.float32), np.array([eps, scale])
-    turned = np.empty(m * heads * (d + 1) if coded.size else 0, np.float32)
+    turned = np.empty(m * heads * (d + EXTRA) if coded.size else 0, np.float32)
     counts, queues = np.zeros(layers * STAGES * COUNTERS, np.int64), np.zeros((layers, FINISHED + 1 + units), np.int64)
     arguments = np.empty(ARGUMENTS, np.int64)
     arguments[[TABLE, SHAPE, REALS, PAGES, PARTS, UNITS, STEP, PACKED, HIDDEN, BETWEEN, PROJECTED, WIDE]] = [

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 from numba.core import cgutils
 
-from cachequant.kernels.ir import F32, I32, I64, constant, emit_fma, splat
+from cachequant.kernels.ir import F32, I32, I64, add_neighbours, constant, emit_fma, splat
 from cachequant.kernels.simd import KernelSet
 
 I8, I16 = ir.IntType(8), ir.IntType(16)
@@ -103,7 +103,7 @@ class PairsOfInt16(Product):
         if self.instruction:
             return tile.builder.add(total, self.call(tile, left, right))
         wide = ir.VectorType(I32, 2 * self.lanes)
-        return _add_neighbours(tile.builder, total, tile.builder.sext(left, wide), tile.builder.sext(right, wide), 2)
+        return add_neighbours(tile.builder, total, tile.builder.sext(left, wide), tile.builder.sext(right, wide), 2)
 
 
 class FoursOfInt8(Product):
@@ -124,16 +124,7 @@ class FoursOfInt8(Product):
             return self.call(tile, total, right, left)
         builder, wide = tile.builder, ir.VectorType(I32, 4 * self.lanes)
         right = builder.zext(right, wide) if self.unsigned else builder.sext(right, wide)
-        return _add_neighbours(builder, total, builder.sext(left, wide), right, 4)
-
-
-def _add_neighbours(builder, total, left, right, count):
-    """total + left * right, `count` neighbouring lanes added into one."""
-    products, lanes = builder.mul(left, right), total.type.count
-    for i in range(count):
-        mask = ir.Constant(ir.VectorType(I32, lanes), list(range(i, count * lanes, count)))
-        total = builder.add(total, builder.shuffle_vector(products, products, mask))
-    return total
+        return add_neighbours(builder, total, builder.sext(left, wide), right, 4)
 
 
 def codes(kernel_set: KernelSet) -> Product:

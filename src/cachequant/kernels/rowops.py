@@ -5,8 +5,8 @@ Each works element by element (or with an order-free maximum or integer sum), so
 
 from llvmlite import ir
 
-from cachequant.kernels.ir import F32, I32, I64, constant, splat
-from cachequant.kernels.micro import AHEAD, POINTER, counted, define, prefetch
+from cachequant.kernels.ir import F32, I32, I64, POINTER, constant, emit_prefetch, splat
+from cachequant.kernels.micro import AHEAD, counted, define
 from cachequant.kernels.simd import WIDTH, KernelSet
 
 I8, I16 = ir.IntType(8), ir.IntType(16)
@@ -143,7 +143,7 @@ def widen(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
     count, group = WIDTH * kernel_set.group, kernel_set.group
 
     def one(index, now):
-        prefetch(builder, codes, builder.add(builder.mul(index, I64(count)), I64(AHEAD)))
+        emit_prefetch(builder, codes, builder.add(builder.mul(index, I64(count)), I64(AHEAD)))
         packed = read(builder, codes, index, count, ir.VectorType(I8, count))
         if kernel_set.unsigned:
             packed = builder.xor(packed, ir.Constant(packed.type, [-128] * count))

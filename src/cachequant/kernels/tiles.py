@@ -10,58 +10,176 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from cachequant.kernels.ir import F32, I64, LANES, emit_exp, emit_fma, emit_larger, emit_tree, load, splat, store
+from cachequant.kernels import cpu
+from cachequant.kernels.ir import (
+    F32,
+    I32,
+    I64,
+    LANES,
+    LINE,
+    POINTER,
+    add_neighbours,
+    emit_exp,
+    emit_fma,
+    emit_larger,
+    emit_prefetch,
+    emit_tree,
+    load,
+    splat,
+    store,
+)
 
 SEGMENT = 256  # tokens between the cuts of a softmax: the row length of a score buffer
 PAGE = 32
+I16 = ir.IntType(16)
+_AVX2 = "avx2" in cpu.features()
 
 
-def emit_tile(builder, shape, strides, accumulate, operands, column):
-    """One rows x (vectors * lanes) block of `product`, kept in registers over the whole loop over k."""
+def emit_tile(builder, shape, strides, operands, column, kind, first, term, last):
+    """One rows x (vectors * lanes) block of a product, kept in registers over the whole loop over k.
+
+    kind : of a sum. first(place) starts it, term(sum, left, right) goes on, last(sum, row, column, place) ends it.
+    """
     (rows, vectors, lanes), (a_row, a_k) = shape, strides
-    a, b, ldb, c, ldc, k = operands
-    vector = ir.VectorType(F32, lanes)
+    a, b, ldb, ldc, k = operands
+    vector = ir.VectorType(kind, lanes)
     columns = [builder.add(column, I64(v * lanes)) for v in range(vectors)]
     places = [[builder.add(builder.mul(I64(r), ldc), j) for j in columns] for r in range(rows)]
-    zero = ir.Constant(vector, [0.0] * lanes)
-    sums = [
-        [cgutils.alloca_once_value(builder, load(builder, c, p, vector) if accumulate else zero) for p in row]
-        for row in places
-    ]
+    starts = [builder.mul(I64(r), a_row) for r in range(rows)]
+    sums = [[cgutils.alloca_once_value(builder, first(p, vector)) for p in row] for row in places]
     with cgutils.for_range(builder, k) as loop:
         line = builder.mul(loop.index, ldb)
         right = [load(builder, b, builder.add(line, j), vector) for j in columns]
-        step = builder.mul(loop.index, I64(a_k))
+        step = builder.mul(loop.index, a_k)
         for r in range(rows):
-            left = splat(builder, load(builder, a, builder.add(step, I64(r * a_row))), lanes)
+            left = splat(builder, load(builder, a, builder.add(step, starts[r]), kind), lanes)
             for v in range(vectors):
-                builder.store(emit_fma(builder, left, right[v], builder.load(sums[r][v])), sums[r][v])
+                builder.store(term(builder.load(sums[r][v]), left, right[v]), sums[r][v])
     for r in range(rows):
         for v in range(vectors):
-            store(builder, builder.load(sums[r][v]), c, places[r][v])
+            last(builder.load(sums[r][v]), r, columns[v], places[r][v])
 
 
 @intrinsic(prefer_literal=True)
 def product(typingctx, rows, vectors, a_row, a_k, accumulate, a, b, ldb, c, ldc, k, n):
     """c[r, j] (+)= sum over ascending k of a[r * a_row + k * a_k] * b[k * ldb + j] for r < rows, j < n.
 
-    The first five arguments are literals that shape the code: rows x 8 * vectors is the register tile, columns left
-    over take narrower ones. a, b, c are addresses; strides count floats.
+    rows, vectors and accumulate are literals that shape the code: rows x 8 * vectors is the register tile, columns left
+    over take narrower ones; a_row and a_k are better literals. a, b, c are addresses; strides count floats.
     """
-    rows_, vectors_, a_row_, a_k_, accumulate_ = (x.literal_value for x in (rows, vectors, a_row, a_k, accumulate))
+    rows_, vectors_, accumulate_ = (x.literal_value for x in (rows, vectors, accumulate))
+    known = [getattr(x, "literal_value", None) for x in (a_row, a_k)]
 
     def codegen(context, builder, signature, args):
-        *operands, n = args[5:]
+        strides = [arg if value is None else I64(value) for value, arg in zip(known, args[2:4], strict=True)]
+        a, b, ldb, c, ldc, k, n = args[5:]
+
+        def first(place, vector):
+            if accumulate_:
+                return load(builder, c, place, vector)
+            return ir.Constant(vector, [0.0] * vector.count)
+
         done = I64(0)
         for count, lanes in ((vectors_, LANES), (1, LANES), (1, 1)):
             width = I64(count * lanes)
             end = builder.mul(builder.udiv(n, width), width)
             with cgutils.for_range_slice(builder, done, end, width) as (column, _):
-                emit_tile(builder, (rows_, count, lanes), (a_row_, a_k_), accumulate_, operands, column)
+                emit_tile(
+                    builder, (rows_, count, lanes), strides, (a, b, ldb, ldc, k), column, F32, first,
+                    lambda total, left, right: emit_fma(builder, left, right, total),
+                    lambda total, row, column, place: store(builder, total, c, place),
+                )  # fmt: skip
             done = end
         return context.get_dummy_value()
 
     return types.void(rows, vectors, a_row, a_k, accumulate, *[types.int64] * 7), codegen
+
+
+def emit_pairs(builder, total, left, right):
+    """total + the sum of two products of int16: `vpmaddwd` (Intel SDM volume 2B, PMADDWD) or what is the same."""
+    lanes = total.type.count
+    left, right = (builder.bitcast(x, ir.VectorType(I16, 2 * lanes)) for x in (left, right))
+    if _AVX2 and lanes == 8:
+        function = ir.FunctionType(total.type, [left.type, right.type])
+        madd = cgutils.get_or_insert_function(builder.module, function, "llvm.x86.avx2.pmadd.wd")
+        return builder.add(total, builder.call(madd, [left, right]))
+    wide = ir.VectorType(I32, 2 * lanes)
+    return add_neighbours(builder, total, builder.sext(left, wide), builder.sext(right, wide), 2)
+
+
+def emit_scales(builder, base, index):
+    """Eight bfloat16 numbers as float32."""
+    halves = ir.VectorType(I16, LANES)
+    address = builder.add(base, builder.mul(index, I64(2)))
+    bits = builder.load(builder.inttoptr(address, halves.as_pointer()))
+    bits.align = 2
+    words = ir.VectorType(I32, LANES)
+    bits = builder.shl(builder.zext(bits, words), ir.Constant(words, [16] * LANES))
+    return builder.bitcast(bits, ir.VectorType(F32, LANES))
+
+
+def scaled(builder, columns, total, factors, addends, stride, row, column, c, place):
+    """Store sums of products of whole numbers as what they are worth; see `coded_product`."""
+
+    def same(base, index):
+        return splat(builder, load(builder, base, index), LANES)
+
+    values = builder.sitofp(total, ir.VectorType(F32, LANES))
+    at = builder.mul(I64(row), stride)
+    if columns:
+        factor = builder.fmul(emit_scales(builder, factors, column), same(addends, at))
+        plus = same(addends, builder.add(at, I64(1)))
+    else:
+        factor, plus = same(factors, at), load(builder, c, place, values.type)
+    store(builder, emit_fma(builder, values, factor, plus), c, place)
+
+
+@intrinsic(prefer_literal=True)
+def coded_product(typingctx, rows, vectors, columns, a, a_row, b, n, factors, addends, stride, c, ldc, k):
+    """c[r, j] = sum over k of the products of pairs a[r, k] and b[k, j], times a factor, plus something.
+
+    Sums of int16 products are exact in int32, so their order does not matter. With `columns` the factor is the bfloat16
+    factors[j] times addends[r * stride], plus the number behind that; else it is factors[r * stride], plus what c has.
+
+    rows, vectors and columns are literals: rows x 8 * vectors is the register tile; n is a multiple of 8. a, b,
+    factors, addends and c are addresses; strides count 4 bytes, k counts pairs.
+    """
+    rows_, vectors_, columns_ = (x.literal_value for x in (rows, vectors, columns))
+
+    def codegen(context, builder, signature, args):
+        a, a_row, b, n, factors, addends, stride, c, ldc, k = args[3:]
+
+        def last(total, row, column, place):
+            scaled(builder, columns_, total, factors, addends, stride, row, column, c, place)
+
+        done = I64(0)
+        for count in dict.fromkeys((vectors_, 1)):
+            width = I64(count * LANES)
+            end = builder.mul(builder.udiv(n, width), width)
+            with cgutils.for_range_slice(builder, done, end, width) as (column, _):
+                emit_tile(
+                    builder, (rows_, count, LANES), (a_row, I64(1)), (a, b, n, ldc, k), column, I32,
+                    lambda place, vector: ir.Constant(vector, [0] * vector.count),
+                    lambda total, left, right: emit_pairs(builder, total, left, right), last,
+                )  # fmt: skip
+            done = end
+        return context.get_dummy_value()
+
+    return types.void(rows, vectors, columns, *[types.int64] * 10), codegen
+
+
+@intrinsic
+def prefetch(typingctx, address, count):
+    """Ask for `count` bytes at an address, to be in the second level of cache."""
+
+    def codegen(context, builder, signature, args):
+        address, count = args
+        base = builder.inttoptr(address, POINTER)
+        with cgutils.for_range_slice(builder, I64(0), count, I64(LINE)) as (offset, _):
+            emit_prefetch(builder, base, offset, 2)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
 
 
 @intrinsic

@@ -3,7 +3,7 @@
 import numpy as np
 
 from cachequant.errors import InputError
-from cachequant.kernels import attention
+from cachequant.kernels import append, attention
 from cachequant.kv.basis import Basis
 from cachequant.kv.coding import coding
 from cachequant.kv.formats import PageFormat
@@ -61,7 +61,7 @@ class Attention:
         self._table.settle()
         self._newest = self._table.reserve(self.position, self.position + len(k))
         pages = self._newest
-        attention.append(k, v, pages.exact, 0, self.position, pages.coded, pages.coding)
+        append.append(k, v, pages.exact, 0, self.position, pages.coded, pages.coding)
         self._start, self.position = self.position, self.position + len(k)
 
     def attend(self, q: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ shares one basis.
 
 import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from cachequant.assets import cachedir, texts
 from cachequant.assets.store import ModelAsset
 from cachequant.decoder.forward import Decoder
 from cachequant.errors import InputError
+from cachequant.kv import calibration_file
 from cachequant.kv.basis import Basis, Moments, fitted, plain
 from cachequant.kv.formats import PAGE
 from cachequant.kv.pages import PagePool
@@ -22,7 +24,7 @@ from cachequant.schemes import Scheme
 CALIBRATIONS = ("auto", "none")
 TOKENS, WINDOW = 8192, 1024
 SKIPPED = PAGE  # tokens of each window that are never coded: they do not shape the basis
-VERSION = 2  # of how it is fitted: part of the file's name
+VERSION = 3  # of how it is fitted: part of the file's name
 
 
 def basis_for(asset: ModelAsset, decoder: Decoder | None = None, calibration: str = "auto") -> Basis:
@@ -32,42 +34,74 @@ def basis_for(asset: ModelAsset, decoder: Decoder | None = None, calibration: st
     ----------
     asset : the model.
     decoder : of this model, used if it is float32; None or another scheme packs one where it is needed.
-    calibration : ``auto`` fits on the calibration text, or reads what an earlier call fitted; ``none`` only rotates.
+    calibration : ``auto`` fits on the calibration text, or reads what an earlier call fitted; ``none`` only rotates;
+        else the path of a file of `calibration_file`.
 
     Raises
     ------
     InputError : another calibration.
+    CalibrationError : a file that is damaged, or not of this model.
     """
     check_calibration(calibration)
     c = asset.config
+    if calibration not in CALIBRATIONS:
+        return calibration_file.read(calibration, asset)
     if calibration == "none" or asset.tokenizer is None:
         return plain(c.layers, c.kv_heads, c.head_dim)
-    if asset.scheme is not None:
-        raise InputError(
-            f"calibration 'auto': {asset.name} is a checkpoint quantized as {asset.scheme.name!r}, but the basis of "
-            "coded pages is fitted on the float32 model; allowed here is 'none'"
-        )
+    check_float(asset, "calibration 'auto'", "; allowed here is 'none'")
     text = texts.calibration()
     key = hashlib.sha256(f"{asset.sha256}\n{text.sha256}\n{TOKENS} {WINDOW} {VERSION}".encode()).hexdigest()
     target = cachedir.folder("calibration") / f"{key[:32]}.npz"
     if not target.exists():
-        basis = fitted(*measure(asset, decoder, text.text), f"{text.name}:{TOKENS}")
+        basis = fit(asset, decoder)
         with cachedir.atomic_file(target) as path, open(path, "wb") as file:
-            np.savez(file, array=basis.array, tag=json.dumps(basis.tag))
+            np.savez(file, array=basis.array, feedback=basis.feedback, tag=json.dumps(basis.tag))
     with np.load(target, allow_pickle=False) as found:
-        return Basis(found["array"], json.loads(str(found["tag"])))
+        return Basis(found["array"], json.loads(str(found["tag"])), found["feedback"])
+
+
+def fit(asset: ModelAsset, decoder: Decoder | None = None) -> Basis:
+    """Fit the basis of a model's coded pages on the calibration text.
+
+    Raises
+    ------
+    InputError : a model without a tokenizer, or a quantized checkpoint.
+    """
+    if asset.tokenizer is None:
+        raise InputError(f"{asset.name} has no tokenizer, so its keys and values on a text cannot be measured")
+    check_float(asset, "calibration")
+    text = texts.calibration()
+    return fitted(*measure(asset, decoder, text.text), f"{text.name}:{TOKENS}")
 
 
 def check_calibration(calibration: str) -> None:
-    """Raise InputError naming what is allowed."""
-    if calibration not in CALIBRATIONS:
-        raise InputError(f"calibration {calibration!r} is not one of {', '.join(CALIBRATIONS)}")
+    """Raise InputError naming what is allowed, CalibrationError for a file that is damaged."""
+    if calibration in CALIBRATIONS:
+        return
+    if not Path(calibration).is_file():
+        raise InputError(f"calibration {calibration!r} is not one of {', '.join(CALIBRATIONS)}, nor a file")
+    calibration_file.open_checked(calibration)
+
+
+def check_float(asset: ModelAsset, what: str, instead: str = "") -> None:
+    """Raise InputError for a model whose float32 weights are not at hand."""
+    if asset.scheme is not None:
+        raise InputError(
+            f"{what}: {asset.name} is a checkpoint quantized as {asset.scheme.name!r}, but coded pages are fitted on "
+            f"the float32 model{instead}"
+        )
+
+
+def float_decoder(asset: ModelAsset, decoder: Decoder | None) -> Decoder:
+    """The given decoder if it is float32, else one of the model's weights."""
+    if decoder is None or decoder.scheme != Scheme("fp32"):
+        decoder = Decoder(asset.config, asset.weights, Scheme("fp32"))
+    return decoder
 
 
 def measure(asset: ModelAsset, decoder: Decoder | None, text: str) -> tuple[Moments, np.ndarray]:
     """Moments of keys, values and queries over the start of a text, and Gram matrices of the output projections."""
-    if decoder is None or decoder.scheme != Scheme("fp32"):
-        decoder = Decoder(asset.config, asset.weights, Scheme("fp32"))
+    decoder = float_decoder(asset, decoder)
     ids = asset.tokenizer.encode(text[: 16 * TOKENS])[:TOKENS]
     return moments(decoder, ids, min(WINDOW, asset.config.context)), grams(asset)
 

@@ -2,14 +2,20 @@
 
 A vector is rotated by random signs and a Walsh-Hadamard matrix, which makes its values look Gaussian whatever they were
 (QuaRot, Ashkboos et al. 2024), divided by a scale and rounded to the levels of a Lloyd-Max quantizer of the Gaussian.
-The scale is searched: of five multiples of the root mean square the one whose codes, with the least-squares scale for
-them, leave the smallest error.
+The scale is searched: of several multiples of the root mean square the one whose codes, with the least-squares scale
+for them, leave the smallest error.
+
+Where errors in some directions cost more than in others, the values of a vector are rounded one after another and each
+error is fed to those that follow, so that what is left points where it costs least (as GPTQ does for weights, Frantar
+et al. 2023; Babai's nearest plane). The metric is in the factors that errors are fed with: `kv.basis`.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 
 from cachequant.errors import InputError
-from cachequant.kernels.codebooks import CODED, FACTORS, MAGNITUDES, edges, magnitudes
+from cachequant.kernels.codebooks import CODED, FACTORS, LEVELS, edges, magnitudes
 from cachequant.kernels.coded import per_word
 
 SEED = 20240229  # of the signs
@@ -45,13 +51,14 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
     return rounded.view(np.float32)
 
 
-def encode(y: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+def encode(y: np.ndarray, bits: int, feedback: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Codes and scales of vectors that are rotated already.
 
     Parameters
     ----------
     y : (..., d) float32.
     bits : 2, 3, 4, or 8.
+    feedback : (d (d - 1) / 2,) float32 triangle of `kv.basis.Basis`; None rounds each value on its own.
 
     Returns
     -------
@@ -59,28 +66,46 @@ def encode(y: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
     scales : (...,) float32, each a bfloat16.
     """
     y = np.asarray(y, np.float32)
-    top = np.abs(y).max(-1)
+    d, top = y.shape[-1], np.abs(y).max(-1)
+    factors = np.zeros((d, d), np.float32)
+    if feedback is not None:
+        factors[np.tril_indices(d, -1)] = feedback
     if bits == CODED:
         scales = bfloat16(top / np.float32(127))
-        safe = np.where(scales > 0, scales, np.float32(1))
-        return np.rint(y / safe[..., None]).clip(-127, 127).astype(np.int32), scales
+        t = np.divide(y, scales[..., None], out=np.zeros_like(y), where=scales[..., None] > 0)
+        return _fed(t, factors, lambda x: np.rint(x).clip(-127, 127))[1].astype(np.int32), scales
     levels, bounds = magnitudes(bits), edges(bits)
+
+    def nearest(x):
+        level = levels[(np.abs(x)[..., None] > bounds).sum(-1)]
+        return np.where(x < 0, -level, level)
+
     u = np.divide(y, top[..., None], out=np.zeros_like(y), where=top[..., None] > 0)
-    rms = np.sqrt(_sum(u * u) / np.float32(y.shape[-1]))
+    rms = np.sqrt(_sum(u * u) / np.float32(d))
+    whole = _fed(u, factors, np.zeros_like)[0]
     best, scales = np.full(top.shape, -1, np.float32), np.zeros(top.shape, np.float32)
-    codes = np.zeros(y.shape, np.int32)
+    found = np.full(y.shape, levels[0])
     for factor in np.array(FACTORS, np.float32):
-        inverse = np.divide(np.float32(1), rms * factor, out=np.zeros_like(rms), where=rms > 0)
-        x = u * inverse[..., None]
-        index = (np.abs(x)[..., None] > bounds).sum(-1)
-        b = levels[index]
-        num, den = _sum(np.abs(u) * b), _sum(b * b)
+        inverse = np.divide(np.float32(1), rms * factor, out=np.zeros_like(rms), where=rms > 0)[..., None]
+        x, b = _fed(u * inverse, factors, nearest)
+        got = whole * inverse - (x - b)
+        num, den = _sum(whole * got), _sum(got * got)
         gain = num * num / den
         better = gain > best
         best = np.where(better, gain, best)
         scales = np.where(better, num / den * top, scales)
-        codes = np.where(better[..., None], index + np.where(x < 0, len(levels), 0), codes)
+        found = np.where(better[..., None], b, found)
+    codes = np.searchsorted(levels, np.abs(found)) + np.where(found < 0, len(levels), 0)
     return codes.astype(np.int32), bfloat16(scales)
+
+
+def _fed(y: np.ndarray, factors: np.ndarray, code: Callable) -> tuple[np.ndarray, np.ndarray]:
+    """Values in order, each with the errors of those before it fed to it, and what `code` makes of them."""
+    fed, coded = y.copy(), np.empty_like(y)
+    for i in range(y.shape[-1]):
+        coded[..., i] = code(fed[..., i])
+        fed[..., i + 1 :] += factors[i + 1 :, i] * (y[..., i] - coded[..., i])[..., None]
+    return fed, coded
 
 
 def _sum(x: np.ndarray) -> np.ndarray:
@@ -92,7 +117,7 @@ def decode(codes: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
     """(..., d) float32 that the codes stand for, still rotated."""
     if bits == CODED:
         return codes.astype(np.float32) * scales[..., None]
-    half = len(MAGNITUDES[bits])
+    half = len(LEVELS[bits])
     levels = magnitudes(bits)[codes % half] * np.where(codes >= half, np.float32(-1), np.float32(1))
     return levels * scales[..., None]
 

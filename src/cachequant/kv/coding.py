@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from cachequant.errors import InputError
-from cachequant.kernels.encode import BASIS, HEAD_STRIDE, LAYER_STRIDE, PER_LAYER, ROUNDED
+from cachequant.kernels.encode import BASIS, FEEDBACK, HEAD_STRIDE, LAYER_STRIDE, PER_LAYER, ROUNDED
 from cachequant.kv import formats
 from cachequant.kv.basis import Basis, plain
 from cachequant.kv.formats import PageFormat
@@ -43,9 +43,11 @@ def coding(format: str | PageFormat, layers: int, kv_heads: int, head_dim: int, 
 
     Raises
     ------
-    InputError : an unknown format, a layer or a head size that does not fit, a basis of another shape.
+    InputError : an unknown or unmeasured format, a layer or a head size that does not fit, a basis of another shape.
     """
     format = formats.get(format)
+    if format.name == formats.MIXED:
+        raise InputError("page format 'mixed' is measured on a model: load one with it, or name the bits of each layer")
     format.check(layers, head_dim)
     if not format.paged:
         return Coding(format, None, np.empty(0, np.int64), 0)
@@ -54,6 +56,9 @@ def coding(format: str | PageFormat, layers: int, kv_heads: int, head_dim: int, 
         expected = (layers, kv_heads, 2, 1 + 2 * head_dim, head_dim)
         if basis.array.shape != expected or basis.array.dtype != np.float32:
             raise InputError(f"a basis of shape {basis.array.shape} does not fit a model that needs {expected}")
+        triangles = (layers, kv_heads, 2, head_dim * (head_dim - 1) // 2)
+        if basis.feedback is not None and basis.feedback.shape != triangles:
+            raise InputError(f"feedback of shape {basis.feedback.shape} does not fit a model that needs {triangles}")
     else:
         basis = None
     sizes = format.layer_bytes(layers, kv_heads, head_dim)
@@ -61,6 +66,8 @@ def coding(format: str | PageFormat, layers: int, kv_heads: int, head_dim: int, 
     if basis is not None:
         strides = basis.array.strides
         numbers[[BASIS, LAYER_STRIDE, HEAD_STRIDE]] = basis.array.ctypes.data, strides[0], strides[1]
+        if basis.feedback is not None:
+            numbers[FEEDBACK] = basis.feedback.ctypes.data
     numbers[ROUNDED] = not format.compressed
     offset = 0
     for i, ((k, v), size) in enumerate(zip(format.layers(layers), sizes, strict=True)):

@@ -2,7 +2,8 @@
 
 `k4v3` codes keys in 4 bits and values in 3; 2 to 4 bits are Lloyd-Max codes of the rotated vector, 8 is the code of
 `int8`, 16 and 32 are plain floats. `k4v4,0-1:k8v8` gives layers 0 and 1 other bits, `k4v4+exact2` keeps two leading
-pages exact instead of one.
+pages exact instead of one. `mixed` gives each side of each layer of a model 2 to 4 bits, 3 on average, by how
+sensitive it is (`kv.sensitivity`).
 """
 
 import re
@@ -15,6 +16,7 @@ from cachequant.kernels.tiles import PAGE
 from cachequant.kv.codec import check_head_dim
 
 ALIASES = {"fp32": "k32v32", "fp16": "k16v16", "int8": "k8v8"}
+MIXED = "mixed"  # until a model is known it counts as k3v3, which is its size
 NAMES = ("fp32", "fp16", "int8", "k4v4", "k4v3", "k3v3", "k2v2")
 _SIDES = re.compile(r"k(\d+)v(\d+)")
 _OTHER = re.compile(r"(\d+)(?:-(\d+))?:(.+)")
@@ -86,6 +88,8 @@ def get(name: "str | PageFormat") -> PageFormat:
     """The format of a name. Raises InputError naming what is allowed."""
     if isinstance(name, PageFormat):
         return name
+    if name == MIXED:
+        return PageFormat(MIXED, (3, 3))
     text, *others = str(name).split(",")
     found, exact = _EXACT.fullmatch(str(name)), 1
     if found:
@@ -108,7 +112,7 @@ def _sides(text: str, name) -> tuple[int, int]:
     sides = tuple(int(b) for b in found.groups()) if found else ()
     if not sides or any(b not in BITS for b in sides):
         raise InputError(
-            f"page format {name!r} is not one of {', '.join(NAMES)}, or kXvY with X and Y of "
+            f"page format {name!r} is not one of {', '.join((*NAMES, MIXED))}, or kXvY with X and Y of "
             f"{', '.join(map(str, BITS))}, with other layers as in k4v4,0-1:k8v8 and exact pages as in k4v4+exact2"
         )
     return sides

@@ -18,7 +18,7 @@ class Memory:
     codes, scales : of the pages that are coded.
     exact : rows of the pages that are not.
     slack : of exact pages: room that no token uses yet.
-    basis : means and matrices, once a model.
+    basis : means, matrices and feedback, once a model.
     """
 
     codes: int
@@ -53,8 +53,8 @@ def memory(config: DecoderConfig, kv: str | PageFormat, tokens: int, calibration
     exact = tokens - coded * PAGE
     basis = 0
     if format.compressed:
-        each = 2 * (1 + 2 * c.head_dim) * c.head_dim * FLOAT
-        basis = each * (1 if calibration == "none" else c.layers * c.kv_heads)
+        plain, triangle = 2 * (1 + 2 * c.head_dim) * c.head_dim * FLOAT, c.head_dim * (c.head_dim - 1) * FLOAT
+        basis = plain if calibration == "none" else (plain + triangle) * c.layers * c.kv_heads
     return Memory(
         codes=coded * page - scales,
         scales=scales,

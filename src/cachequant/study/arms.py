@@ -80,8 +80,12 @@ class Ours:
     def start(self, ids: list[int]) -> np.ndarray:
         if self._session is not None:
             self._session.close()
-        self._session = self._model.session()
+        self._session = self.session()
         return self._session.extend(ids)
+
+    def session(self):
+        """An empty session of the model."""
+        return self._model.session()
 
     def step(self, token: int) -> np.ndarray:
         return self._session.extend([token])

@@ -12,7 +12,7 @@ from cachequant.errors import InputError
 from cachequant.kv import formats
 from cachequant.kv.formats import PAGE
 
-TORCH = "sdpa-fp32"
+TORCH = {"sdpa-fp32": "float32", "sdpa-fp16": "float16"}  # arm: type of torch's tensors
 PREFIX = "kv-"
 PASSES_SECONDS = 0.25
 FILL = 256  # tokens written at once
@@ -22,7 +22,7 @@ class OurCache:
     """Pages of one format, for one sequence of random keys and values."""
 
     def __init__(self, kv: str, geometry: tuple[int, int, int, int], tokens: int, threads: int):
-        from cachequant.kernels import attention, set_threads
+        from cachequant.kernels import append, attention, set_threads
         from cachequant.kv.coding import coding
         from cachequant.kv.pages import PagePool
         from cachequant.kv.table import PageTable
@@ -40,7 +40,7 @@ class OurCache:
             self._pages = pages = self._table.reserve(start, start + count)
             for layer in range(layers):
                 k, v = x[:count, :kv_heads], x[:count, kv_heads:]
-                attention.append(k, v, pages.exact, layer, start, pages.coded, pages.coding)
+                append.append(k, v, pages.exact, layer, start, pages.coded, pages.coding)
         self._geometry, self._tokens = geometry, tokens
         self._q = rng.standard_normal((1, heads, d)).astype(np.float32)
         self._out, self._attend = np.empty_like(self._q), attention.attend
@@ -55,16 +55,17 @@ class OurCache:
 
 
 class TorchCache:
-    """torch's scaled_dot_product_attention over float32 tensors, grouped heads by `enable_gqa`."""
+    """torch's scaled_dot_product_attention over tensors of one type, grouped heads by `enable_gqa`."""
 
-    def __init__(self, geometry: tuple[int, int, int, int], tokens: int, threads: int):
+    def __init__(self, dtype: str, geometry: tuple[int, int, int, int], tokens: int, threads: int):
         import torch
 
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
         layers, heads, kv_heads, d = geometry
-        self._k, self._v = (torch.randn(layers, 1, kv_heads, tokens, d) for _ in range(2))
-        self._q, self._gqa = torch.randn(1, heads, 1, d), heads != kv_heads
+        kind = getattr(torch, dtype)
+        self._k, self._v = (torch.randn(layers, 1, kv_heads, tokens, d).to(kind) for _ in range(2))
+        self._q, self._gqa = torch.randn(1, heads, 1, d).to(kind), heads != kv_heads
         self._attend = torch.nn.functional.scaled_dot_product_attention
         self.nbytes = self._k.nbytes + self._v.nbytes
 
@@ -76,14 +77,16 @@ class TorchCache:
 
 def get(name: str) -> Callable[..., "OurCache | TorchCache"]:
     """How to build an arm for (geometry, tokens, threads). Raises InputError for an unknown name."""
-    if name == TORCH:
-        return TorchCache
+    if name in TORCH:
+        return lambda geometry, tokens, threads: TorchCache(TORCH[name], geometry, tokens, threads)
     try:
         kv = formats.get(name.removeprefix(PREFIX)).name if name.startswith(PREFIX) else None
     except InputError as error:
         raise InputError(f"unknown arm {name!r}: {error}") from None
     if kv is None:
-        raise InputError(f"unknown arm {name!r}: not {TORCH}, nor {PREFIX} and a page format, such as kv-k4v4")
+        raise InputError(
+            f"unknown arm {name!r}: not {', '.join(TORCH)}, nor {PREFIX} and a page format, such as kv-k4v4"
+        )
     return lambda geometry, tokens, threads: OurCache(kv, geometry, tokens, threads)
 
 

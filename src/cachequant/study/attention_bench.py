@@ -6,6 +6,7 @@ from cachequant.errors import InputError
 from cachequant.study import attention_arms, comparison, provenance, timing
 from cachequant.study.crew import Crew, Progress, checked, rotations, silent
 
+GEOMETRY = ("layers", "heads", "kv_heads", "head_dim")
 ARMS = ("sdpa-fp32", "kv-fp32", "kv-fp16", "kv-int8", "kv-k4v4", "kv-k3v3", "kv-k2v2")
 CONTEXT = 4096
 READ = "read"  # not an arm of the result: what memory allows, measured in every round
@@ -18,14 +19,16 @@ def attention(
     repeats: int = 5,
     threads: int | None = None,
     progress: Progress = silent,
+    geometry: Sequence[int] | None = None,
 ) -> dict:
     """One decoded token's attention in all layers of a model's geometry, arms interleaved, K/V out of memory.
 
     Parameters
     ----------
-    arms : ``sdpa-fp32`` (torch), or ``kv-`` and a page format.
+    arms : ``sdpa-fp32``, ``sdpa-fp16`` (torch), or ``kv-`` and a page format.
     model : whose layers, heads and head size are taken; no weights are read.
     context : cached tokens.
+    geometry : (layers, heads, kv_heads, head_dim) instead of a model's.
 
     Returns
     -------
@@ -44,9 +47,12 @@ def attention(
     for name, value in (("context", context), ("repeats", repeats), ("threads", threads)):
         if value < 1:
             raise InputError(f"{name} {value!r} has to be at least 1")
-    asset = models.resolve(model)
-    c, llc = asset.config, cpu.last_level_bytes()
-    how = {"geometry": [c.layers, c.heads, c.kv_heads, c.head_dim], "tokens": context, "stream_bytes": 2 * llc}
+    assets, llc = [], cpu.last_level_bytes()
+    if geometry is None:
+        assets = [models.resolve(model)]
+        geometry = [getattr(assets[0].config, name) for name in GEOMETRY]
+    geometry = check_geometry(geometry)
+    how = {"geometry": geometry, "tokens": context, "stream_bytes": 2 * llc}
     requests = {a: {"kind": "attention", "arm": a, "threads": threads, **how} for a in arms}
     requests[READ] = {"kind": "read", "threads": threads, "size": 4 * llc}
     load, found, reads, done = provenance.load(), {arm: [] for arm in arms}, [], 0
@@ -65,7 +71,7 @@ def attention(
         {arm: _metrics(seconds, facts[arm]["bytes"], reads) for arm, seconds in found.items() if seconds},
         ("speed", "gb_s", "bandwidth_fraction", "bytes"),
         missing,
-        provenance.collect(models=[asset])
+        provenance.collect(models=assets)
         | {
             "threads": {"workers": threads},
             "workload": {"context": context, "repeats": repeats, "geometry": how["geometry"]},
@@ -76,6 +82,14 @@ def attention(
         },
         read_gb_s=timing.summary(reads) if reads else None,
     )
+
+
+def check_geometry(geometry: Sequence[int]) -> list[int]:
+    """The geometry as a list. Raises InputError for one that no attention can have."""
+    found = list(geometry)
+    if len(found) != len(GEOMETRY) or any(n < 1 for n in found) or found[1] % found[2]:
+        raise InputError(f"geometry {found}: give {', '.join(GEOMETRY)}, each at least 1, heads a multiple of kv_heads")
+    return found
 
 
 def _metrics(seconds: list[float], nbytes: int, reads: list[float]) -> dict[str, list[float]]:

@@ -14,13 +14,13 @@ import numpy as np
 
 from cachequant.decoder.taps import tapped
 from cachequant.errors import InputError
-from cachequant.kernels import attention, gemm, get_threads, passes, pointwise
+from cachequant.kernels import append, attention, gemm, get_threads, passes, pointwise
 from cachequant.study import provenance, timing, workloads
 from cachequant.study.crew import Progress, silent
 
 KERNELS = {
     "attention": (attention, "attend"),
-    "keys and values into pages": (attention, "append"),
+    "keys and values into pages": (append, "append"),
     "RMSNorm": (pointwise, "rms_norm"),
     "LayerNorm": (pointwise, "layer_norm"),
     "rotary positions": (pointwise, "rope"),

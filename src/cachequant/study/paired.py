@@ -4,6 +4,8 @@ All differences are paired with float32 on the same tokens. Intervals come from 
 windows, because tokens of one window are not independent (Efron and Tibshirani 1993, chapter 8).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from cachequant.study import window_sums
@@ -19,12 +21,36 @@ def summarize(evaluation: dict) -> dict[str, dict]:
     -------
     For each scheme `perplexity`, `scored` (tokens) and `windows`; but for fp32 also `delta_percent` {value, low, high},
     `kl` (nats a token), `top1`, `top5` (fractions), `centred_error`, `mean_error`, `max_error` (logits) and
-    `intervals` {kl, top1, top5: {low, high}}. With a single window there is no interval: low and high are the value.
+    `intervals` {kl, top1, top5: {low, high}}; where the evaluation has tails also `kl_tail`, the divergence that 99.9 %
+    of the tokens do not exceed. With a single window there is no interval: low and high are the value.
     """
     found = evaluation["schemes"]
     base = {key: np.asarray(v) for key, v in found[BASELINE].items()}
     picks = np.random.default_rng(0).integers(0, len(base["nll"]), (RESAMPLES, len(base["nll"])))
-    return {name: _figures({k: np.asarray(v) for k, v in sums.items()}, base, picks) for name, sums in found.items()}
+    figures = {name: _figures({k: np.asarray(v) for k, v in sums.items()}, base, picks) for name, sums in found.items()}
+    for name, tails in evaluation.get("tails", {}).items():
+        figures[name]["kl_tail"] = tail_quantile(tails, figures[name]["scored"])
+    return figures
+
+
+def tail_quantile(tails: Sequence[Sequence[float]], scored: int, above: float = 0.001) -> float | None:
+    """The divergence that all but a part `above` of the tokens stay at or below.
+
+    Parameters
+    ----------
+    tails : the largest divergences of each window, largest first.
+    scored : tokens of all windows.
+
+    Returns
+    -------
+    None where too few divergences were kept to know it: so many large ones in one window that others of it may be
+    larger than the answer.
+    """
+    ordered, rank = sorted((kl for tail in tails for kl in tail), reverse=True), int(above * scored)
+    if rank >= len(ordered):
+        return None
+    hidden = max((tail[-1] for tail in tails if len(tail) == window_sums.TAIL), default=0.0)
+    return ordered[rank] if ordered[rank] >= hidden else None
 
 
 def _figures(sums: dict[str, np.ndarray], base: dict[str, np.ndarray], picks: np.ndarray) -> dict:

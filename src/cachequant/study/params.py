@@ -4,6 +4,7 @@ papermill only warns of an unknown name and guesses types, so names and types ar
 """
 
 import ast
+import re
 from typing import Any
 
 import yaml
@@ -12,6 +13,8 @@ from cachequant.errors import ParameterError
 
 Declared = dict[str, tuple[str, Any]]
 _SCALARS = {"int": int, "float": float, "str": str, "bool": bool}
+_FORMS = "name=value, or 'name: value, name: value'"
+_SEVERAL = re.compile(r",\s*[A-Za-z_]\w*\s*[=:]")
 
 
 def declared(cells) -> Declared:
@@ -67,7 +70,7 @@ def check(given: dict[str, Any], known: Declared) -> dict[str, Any]:
 
 
 def parse(pairs: list[str]) -> dict[str, Any]:
-    """Values given as text: each item `name=value` or the inside of a YAML mapping, `a: 1, b: [2, 3]`.
+    """Values given as text: each item is one `name=value`, or the inside of a YAML mapping, `a: 1, b: [2, 3]`.
 
     >>> parse(["max_tokens=4096", "window: 512, schemes: [int8, bfp8]"])
     {'max_tokens': 4096, 'window': 512, 'schemes': ['int8', 'bfp8']}
@@ -75,17 +78,17 @@ def parse(pairs: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in pairs:
         name, equals, value = text.partition("=")
+        single = bool(equals) and name.strip().isidentifier()
+        if single and _SEVERAL.search(value):
+            raise ParameterError(f"cannot read {text!r}; allowed: {_FORMS}; name=value takes one at a time")
         try:
-            if equals and name.strip().isidentifier():
-                new = {name.strip(): yaml.safe_load(value)}
-            else:
-                new = yaml.safe_load("{" + text + "}")
+            new = {name.strip(): yaml.safe_load(value)} if single else yaml.safe_load("{" + text + "}")
         except yaml.YAMLError:
             new = None
         if not isinstance(new, dict) or not all(isinstance(n, str) for n in new):
-            raise ParameterError(f"cannot read {text!r}; allowed: name=value, or 'name: value, name: value'")
-        if any(v is None and f"{n}:" not in text and not equals for n, v in new.items()):
-            raise ParameterError(f"no value in {text!r}; allowed: name=value, or 'name: value, name: value'")
+            raise ParameterError(f"cannot read {text!r}; allowed: {_FORMS}")
+        if not single and any(v is None and f"{n}:" not in text for n, v in new.items()):
+            raise ParameterError(f"no value in {text!r}; allowed: {_FORMS}")
         if twice := found.keys() & new.keys():
             raise ParameterError(f"parameter {sorted(twice)[0]!r} is given twice")
         found |= new

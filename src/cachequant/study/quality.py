@@ -52,7 +52,8 @@ def evaluate(
     Returns
     -------
     {"model", "sha256", "text", "text_sha256", "tokens", "window", "schemes": {name: {"scored", "nll", and but for fp32
-    "kl", "top1", "top5", "centred_error", "mean_error" (sums), "max_error": one value a window}}}.
+    "kl", "top1", "top5", "centred_error", "mean_error" (sums), "max_error": one value a window}}, "tails": {name: the
+    largest divergences of each window's tokens}}.
 
     Raises
     ------
@@ -75,6 +76,7 @@ def evaluate(
         "tokens": tokens,
         "window": window,
         "schemes": {name: sums.columns(name, len(parts)) for name in (BASELINE, *(s.name for s in chosen))},
+        "tails": {s.name: sums.tails(s.name, len(parts)) for s in chosen},
     }
 
 
@@ -101,7 +103,8 @@ class _Run:
             for scheme in wanted:
                 if scheme.name not in models:
                     models[scheme.name], _ = scheme.of(self._model)
-                models[scheme.name].pool = self._model.pool  # exact pages are alike: one pool of them is enough
+                if not scheme.kv.paged:  # exact pages are alike: one pool of them is enough
+                    models[scheme.name].pool = self._model.pool
             if wanted or baseline:
                 self._window(w, ids, {s.name: models[s.name] for s in wanted})
                 self._sums.save()
@@ -114,7 +117,7 @@ class _Run:
         base = self._hidden[w]
         states = {name: hidden(model, ids) for name, model in others.items()}
         totals = {name: window_sums.empty(compared=True) for name in others}
-        alone, targets = window_sums.empty(compared=False), ids[1:]
+        tails, alone, targets = {name: [] for name in others}, window_sums.empty(compared=False), ids[1:]
         for a in range(0, len(targets), ROWS):
             rows = slice(a, min(a + ROWS, len(targets)))
             reference = self._model.head(base[rows])
@@ -122,8 +125,10 @@ class _Run:
             for name, model in others.items():
                 scores = _score(model.head(states[name][rows]), targets[rows], reference)
                 window_sums.accumulate(totals[name], scores)
-        for name, found in {BASELINE: alone, **totals}.items():
-            self._sums.add(name, w, len(targets), found)
+                tails[name].append(scores.kl)
+        self._sums.add(BASELINE, w, len(targets), alone)
+        for name, found in totals.items():
+            self._sums.add(name, w, len(targets), found, window_sums.largest(tails[name]))
 
 
 def hidden(model, ids: np.ndarray) -> np.ndarray:
@@ -149,7 +154,7 @@ def perplexity(
     Parameters
     ----------
     kv : page format of keys and values.
-    calibration : of coded pages, ``auto`` or ``none``.
+    calibration : of coded pages, ``auto``, ``none``, or a file.
     text : a text's name; None takes the best one at hand.
     against : None, or ``fp32`` for the change, the divergence and the agreement.
 
@@ -219,6 +224,12 @@ def _text(text):
     return text
 
 
+def _too_few(count: int, asked: int) -> str:
+    """How many tokens a text has, and what would do instead."""
+    have = f"{count} token{'s' * (count != 1)}, fewer than the {asked} asked for"
+    return f"{have}: ask for at most {count}" if count > 1 else f"{have}: a text needs at least 2"
+
+
 def _windows(model, text, tokens: int, window: int) -> list[np.ndarray]:
     """Ids of the windows; a last one of a single token has nothing to score and is left out."""
     context = model.config.context
@@ -228,6 +239,6 @@ def _windows(model, text, tokens: int, window: int) -> list[np.ndarray]:
         raise InputError(f"tokens {tokens!r} has to be at least 2")
     ids = np.asarray(model.tokenizer.encode(text.text), np.int64)
     if len(ids) < tokens:
-        raise InputError(f"{text.name} has {len(ids)} tokens, fewer than the {tokens} asked for")
+        raise InputError(f"{text.name} has {_too_few(len(ids), tokens)}")
     parts = [ids[i : min(i + window, tokens)] for i in range(0, tokens, window)]
     return [p for p in parts if len(p) > 1]

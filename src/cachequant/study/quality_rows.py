@@ -30,7 +30,7 @@ def _describe(name: str, config: DecoderConfig) -> dict:
 
 def bits(name: str, config: DecoderConfig) -> float:
     """Bits a weight of the decoder blocks."""
-    return 8 * traffic.weight_bytes(config, name)["blocks"] / traffic.shape(config)["multiplications"]["blocks"]
+    return traffic.bits(traffic.shape(config), traffic.weight_bytes(config, name))["blocks"]
 
 
 def grid_names(granularities: Sequence[str]) -> dict[str, str]:

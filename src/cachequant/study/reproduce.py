@@ -4,7 +4,8 @@
       - {value: "schemes.int8.delta_percent.value", absolute: 2.0, same: texts}
 
 `relative` is against the reference's size. `same` says what both results must share for the numbers to be comparable:
-the `texts` scored, or the `instruction_sets` of the processors.
+the `texts` scored, or the `instruction_sets` of the processors. Results of profile `smoke`, whose numbers mean nothing,
+are compared with none.
 """
 
 import re
@@ -27,14 +28,16 @@ SAME: dict[str, Callable[[Result], Any]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison; `ok` is None where the two are not comparable."""
+    """One comparison; `ok` is None where the two are not comparable, and `why` says why not."""
 
     notebook: str
+    profile: str
     value: str
     local: float | None
     reference: float
     limit: str
     ok: bool | None
+    why: str
 
 
 def compare() -> list[Row]:
@@ -54,6 +57,11 @@ def compare() -> list[Row]:
         raise ResultError(
             "nothing to compare: `make book` computes local results, results/reference holds the published"
         )
+    if all(row.profile == "smoke" for row in rows):
+        raise ResultError(
+            "local results are of profile smoke, which only shows that everything runs: `make book` computes what can "
+            "be compared"
+        )
     return rows
 
 
@@ -70,19 +78,32 @@ def compare_one(rule: dict[str, Any], local: Result, reference: Result) -> Row:
         raise ResultError(f"tolerances.yaml: the reference of {reference.name} has no {rule['value']}")
     allowed = rule["absolute"] if "absolute" in rule else rule["relative"] * abs(theirs)
     limit = f"within {rule['absolute']:g}" if "absolute" in rule else f"within {rule['relative']:.0%}"
-    same = SAME[rule["same"]] if "same" in rule else lambda _: None
-    comparable = ours is not None and same(local) == same(reference)
-    return Row(local.name, rule["value"], ours, theirs, limit, abs(ours - theirs) <= allowed if comparable else None)
+    why = _why_not(rule, ours, local, reference)
+    ok = None if why else abs(ours - theirs) <= allowed
+    return Row(local.name, local.provenance["profile"], rule["value"], ours, theirs, limit, ok, why)
+
+
+def _why_not(rule: dict[str, Any], ours: float | None, local: Result, reference: Result) -> str:
+    """Why two values cannot be compared; empty if they can."""
+    if local.provenance["profile"] == "smoke":
+        return "profile smoke only shows that everything runs"
+    if ours is None:
+        return "not among the local results"
+    same = rule.get("same")
+    return "" if same is None or SAME[same](local) == SAME[same](reference) else f"other {same.replace('_', ' ')}"
 
 
 def describe(rows: list[Row]) -> str:
-    """One line a comparison and one for all."""
-    verdicts = {True: "ok", False: "DIFFERS", None: "not comparable"}
-    lines = []
+    """A line a notebook with the profile of its local result, one a comparison, and one for all."""
+    lines, notebook = [], None
     for r in rows:
+        if r.notebook != notebook:
+            lines.append(f"{r.notebook}: local results of profile {r.profile}")
+            notebook = r.notebook
         ours = "none" if r.local is None else f"{r.local:.4g}"
-        lines.append(f"{r.notebook}  {r.value}: {ours}, reference {r.reference:.4g}, {r.limit}: {verdicts[r.ok]}")
-    counts = [sum(r.ok is verdict for r in rows) for verdict in verdicts]
+        verdict = {True: "ok", False: "DIFFERS", None: f"not comparable ({r.why})"}[r.ok]
+        lines.append(f"  {r.value}: {ours}, reference {r.reference:.4g}, {r.limit}: {verdict}")
+    counts = [sum(r.ok is verdict for r in rows) for verdict in (True, False, None)]
     return "\n".join([*lines, "{} within tolerance, {} outside, {} not comparable".format(*counts)])
 
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,10 +102,9 @@ def run(
 def execute(todo: Plan, folder: Path, set_name: str) -> results.Result:
     """Runs a plan into a folder; see `run`."""
     checkpoints = layout.root() / "results" / ".checkpoints" / f"{todo.name}-{todo.work[:16]}"
-    folder.mkdir(parents=True, exist_ok=True)
     commit, dirty = provenance.commit(layout.root())
     before, start, clock = provenance.load(), time.gmtime(), time.perf_counter()
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".run-") as name:
+    with _made(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".run-") as name:
         temporary = Path(name)
         handed = temporary / "data.json"
         done = _papermill(todo, temporary, {"CACHEQUANT_DATA_FILE": handed, "CACHEQUANT_CHECKPOINTS": checkpoints})
@@ -169,6 +168,18 @@ def _papermill(todo: Plan, temporary: Path, variables: dict[str, Path]):
             cwd=str(layout.root() / "notebooks"),
             progress_bar=False,
         )
+
+
+@contextmanager
+def _made(folder: Path):
+    """The folder of a set, which a run that failed does not leave behind empty."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # results are in it
+            folder.rmdir()
+        raise
 
 
 @contextmanager

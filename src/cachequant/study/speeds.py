@@ -89,7 +89,7 @@ def memory(result: Result) -> list[dict]:
             "arm": arm,
             "weights": facts["weight_bytes"] / 1e6,
             "resident": facts["rss_bytes"] / 1e6,
-            "peak": facts["peak_rss_bytes"] / 1e6,
+            "peak": max(facts["peak_rss_bytes"], facts["rss_bytes"]) / 1e6,
         }
         for model, profiles in result.data["profiles"].items()
         for arm, facts in list(profiles.values())[-1]["facts"].items()

@@ -13,6 +13,7 @@ from cachequant.errors import ResultError
 from cachequant.study.results import Result
 
 Row = dict[str, Any]
+LONG_NAME = 20  # letters
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class Table:
         return f"**{self.caption}**\n\n{self._pipes()}"
 
     def _repr_markdown_(self) -> str:
-        return f":::{{table}} {self.caption}\n:name: {self.name}\n\n{self._pipes()}\n:::\n"
+        long = any(len(line[0]) > LONG_NAME for line in self.body)  # they may break on a narrow screen
+        options = f":name: {self.name}\n" + ":class: long-names\n" * long
+        return f":::{{table}} {self.caption}\n{options}\n{self._pipes()}\n:::\n"
 
     def _pipes(self) -> str:
         lines = [self.head, self.align, *self.body]

@@ -61,6 +61,17 @@ def weight_bytes(config: DecoderConfig, scheme: str) -> dict:
     return {"blocks": blocks, "head": head, "total": blocks + head}
 
 
+def bits(model: dict, reads: dict) -> dict:
+    """Bits a weight, scales as stored, as a mean over the matrices: {blocks, head}.
+
+    Parameters
+    ----------
+    model : what `shape` gives.
+    reads : what `weight_bytes` gives for a scheme.
+    """
+    return {part: 8 * reads[part] / model["multiplications"][part] for part in ("blocks", "head")}
+
+
 def reached(model: dict, bench: dict, arm: str) -> dict:
     """Traffic and arithmetic that an arm's speed amounts to; attention's own multiplications are not counted.
 

@@ -1,8 +1,11 @@
 """Sums over the tokens of each window of a text, kept in a file so that a killed evaluation goes on where it was."""
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cachequant.errors import ResultError
 from cachequant.kernels.score import TokenScores
@@ -11,6 +14,7 @@ from cachequant.study import results
 ALONE = ("nll",)
 COMPARED = ("nll", "kl", "top1", "top5", "centred_error", "mean_error", "max_error")
 FILE = "windows.json"
+TAIL = 64  # largest divergences of a window that are kept one by one
 
 
 class WindowSums:
@@ -30,7 +34,7 @@ class WindowSums:
         self._file = None if folder is None else Path(folder) / FILE
         self._identity = identity
         self._formats: dict[str, str] = {}
-        self._sums: dict[str, dict[int, dict[str, float]]] = {}
+        self._sums: dict[str, dict[int, dict[str, Any]]] = {}
         if self._file is not None and self._file.exists():
             self._read()
 
@@ -56,8 +60,9 @@ class WindowSums:
         """Whether this window is done, with this many scored tokens (the last one grows with a longer text)."""
         return self._sums.get(scheme, {}).get(window, {}).get("scored") == scored
 
-    def add(self, scheme: str, window: int, scored: int, sums: dict[str, float]) -> None:
-        self._sums.setdefault(scheme, {})[window] = {"scored": scored, **sums}
+    def add(self, scheme: str, window: int, scored: int, sums: dict[str, float], tail: Sequence[float] = ()) -> None:
+        """Keep the sums of a window, and the largest divergences of its tokens."""
+        self._sums.setdefault(scheme, {})[window] = {"scored": scored, **sums, "tail": list(tail)}
 
     def save(self) -> None:
         if self._file is not None:
@@ -66,7 +71,11 @@ class WindowSums:
     def columns(self, scheme: str, windows: int) -> dict[str, list[float]]:
         """{quantity: its sum in windows 0, 1, ...}."""
         rows = [self._sums[scheme][w] for w in range(windows)]
-        return {key: [row[key] for row in rows] for key in rows[0]}
+        return {key: [row[key] for row in rows] for key in rows[0] if key != "tail"}
+
+    def tails(self, scheme: str, windows: int) -> list[list[float]]:
+        """The `TAIL` largest divergences of windows 0, 1, ..., largest first."""
+        return [self._sums[scheme][w].get("tail", []) for w in range(windows)]
 
 
 def empty(compared: bool) -> dict[str, float]:
@@ -79,3 +88,9 @@ def accumulate(sums: dict[str, float], scores: TokenScores) -> None:
     for key, total in sums.items():
         values = getattr(scores, key)
         sums[key] = max(total, float(values.max())) if key == "max_error" else total + float(values.sum())
+
+
+def largest(divergences: Iterable[np.ndarray]) -> list[float]:
+    """The `TAIL` largest of the divergences of a window's tokens, largest first."""
+    found = np.sort(np.concatenate(list(divergences)))[::-1][:TAIL]
+    return [float(f"{value:.6g}") for value in found]

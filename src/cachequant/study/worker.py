@@ -56,6 +56,14 @@ def _work(kind: str) -> type:
         from cachequant.study.attention_arms import AttentionWork
 
         return AttentionWork
+    if kind == "context":
+        from cachequant.study.context_bench import ContextWork
+
+        return ContextWork
+    if kind == "session":
+        from cachequant.study.session_memory import SessionWork
+
+        return SessionWork
     from cachequant.study.reading import ReadWork
 
     return ReadWork
@@ -100,7 +108,8 @@ def memory() -> dict:
     """Resident bytes now, and at their peak in this process."""
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return {"rss_bytes": psutil.Process().memory_info().rss, "peak_rss_bytes": peak}
+    resident = psutil.Process().memory_info().rss
+    return {"rss_bytes": resident, "peak_rss_bytes": max(peak, resident)}  # the system's peak lags by some pages
 
 
 def main() -> None:

@@ -92,7 +92,7 @@ def decoder_block(model: dict, ax=None):
             fontsize=8,
             bbox={"boxstyle": "circle,pad=0.12", "fc": "white", "ec": "#555555", "lw": 0.8},
         )
-    top, bottom = edges["attention"][0] + 0.62, edges["mlp"][-1] - 0.72
+    top, bottom = edges["attention"][0] + 0.62, edges["mlp"][-1] - 0.68
     ax.add_patch(
         FancyBboxPatch(
             (0.08, bottom), 4.1, top - bottom, boxstyle="round,pad=0", fc="none", ec="#999999", ls=(0, (3, 2)), lw=0.9

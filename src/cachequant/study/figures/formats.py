@@ -25,20 +25,20 @@ SITES = {
 KINDS = {"gaussian": (style.GREY, "o"), "weights": (style.BLUE, "s"), "activations": (style.RED, "D")}
 
 
-def error_against_bits(formats: dict, ax=None):
+def error_against_bits(formats: dict, named: str = "exact", ax=None):
     """SNR against bits a value, one line a scale rule, one point a granularity.
 
     The horizontal axis is logarithmic in the bits spent on scales; one scale a matrix costs none and stands left.
+    Granularities are written below the points of the rule `named`.
     """
     ax = ax or style.figure(3.4)[1]
+    lowest = min(fmean(f["snr_db"]) for f in formats.values() if f["granularity"] == "tensor")
     for rule, (label, color, marker) in RULES.items():
         rows = [f for f in formats.values() if f["rule"] == rule]
         extra, snr = [max(f["bits"] - BITS, LEAST) for f in rows], [fmean(f["snr_db"]) for f in rows]
         ax.plot(extra, snr, color=color, marker=marker, markersize=4, label=label)
-        if rule == "exact":
-            for x, y, row in zip(extra, snr, rows, strict=True):
-                text = row["granularity"].removeprefix("block")
-                ax.annotate(text, (x, y), (4, -10), textcoords="offset points", color=color, fontsize=8)
+        if rule == named:
+            name_points(ax, zip([r["granularity"] for r in rows], extra, snr, strict=True), lowest, (4, -10), color)
     bits_axis(ax, "bits a value, scales counted")
     ax.set_ylabel("SNR, dB")
     ax.margins(y=0.12)
@@ -103,6 +103,21 @@ def channels(profiles: dict, ax=None):
     plain_ticks(ax.yaxis, (0.1, 1, 10, 100, 1000))
     ax.legend(frameon=False, loc="upper right")
     return ax
+
+
+def name_points(ax, points, tensor: float, offset: tuple[float, float], color: str) -> None:
+    """Write granularities beside points, `offset` points away.
+
+    Parameters
+    ----------
+    points : of (granularity, x, y).
+    tensor : height at which ``tensor`` is written, where the points of all rules stand above each other.
+    """
+    for granularity, x, y in points:
+        alone = granularity == "tensor"
+        place = {"textcoords": "offset points", "color": "#444444" if alone else color, "fontsize": 8}
+        text = granularity.removeprefix("block")
+        ax.annotate(text, (x, tensor if alone else y), offset, path_effects=style.HALO, **place)
 
 
 def bits_axis(ax, label: str) -> None:

@@ -42,7 +42,7 @@ def layers(shapes: dict, order: list[str]):
             speedup = [r[order[0]] / r[arm] for r in rows.values()]
             ax.bar(x, speedup, width * 0.92, color=style.color(arm), label=arm)
             for at, value in zip(x, speedup, strict=True):
-                ax.annotate(f"{value:.1f}", (at, value), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+                ax.annotate(f"{value:.1f}", (at, value), (0, 2), textcoords="offset points", ha="center", fontsize=8)
         ax.axhline(1, color=style.GREY, linestyle=(0, (4, 2)), linewidth=1)
         ax.set(xticks=range(len(rows)), xticklabels=list(rows), ylabel=f"times {order[0]}")
         ax.set_title("one token" if int(tokens) == 1 else f"{tokens} tokens at once")
@@ -142,18 +142,23 @@ def roofline(points: list[dict], peaks: dict, bandwidth: float, ax=None):
     reach = [p["intensity"] for p in points]
     x = np.geomspace(min(reach) / 2, max(reach) * 6, 200)
     look = {"textcoords": "offset points", "color": "#555555"}
+    top = max(peaks.values())
     for label, peak in peaks.items():
         ax.plot(x, np.minimum(peak, bandwidth * x), color=style.GREY, linewidth=1)
-        ax.annotate(f"{label} {style.number(peak)}", (x[-1], peak), (0, 3), ha="right", **look)
-    ax.annotate(f"memory {style.number(bandwidth)} GB/s", (x[40], bandwidth * x[40]), (-4, 4), ha="right", **look)
-    ends = {}
+        side, va = (3, "bottom") if peak == top else (-3, "top")  # arms may lie above a lower roof
+        ax.annotate(f"{label} {style.number(peak)}", (x[-1], peak), (0, side), ha="right", va=va, **look)
     for arm in dict.fromkeys(p["arm"] for p in points):
         own = sorted((p for p in points if p["arm"] == arm), key=lambda p: p["intensity"])
         at = [p["intensity"] for p in own], [p["gops"] for p in own]
-        ax.plot(*at, style.marker(arm), ls=":", lw=1, color=style.color(arm))
-        ends[arm] = (at[0][-1], at[1][-1], style.color(arm))
+        ax.plot(*at, style.marker(arm), ls=":", lw=1, color=style.color(arm), label=arm)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set(xlabel="operations a byte of memory traffic", ylabel="billion operations a second")
-    style.label_lines(ax, ends)
+    ax.legend(frameon=False, loc="lower right")
+    ax.get_figure().canvas.draw()  # fixes the angle of the slope
+    ends = ax.transData.transform([(x[0], bandwidth * x[0]), (top / bandwidth, top)])
+    angle = np.degrees(np.arctan2(*(ends[1] - ends[0])[::-1]))
+    middle = np.sqrt(x[0] * top / bandwidth)
+    turned = {"rotation": angle, "rotation_mode": "anchor", "ha": "center", "va": "bottom"}
+    ax.annotate(f"memory {style.number(bandwidth)} GB/s", (middle, bandwidth * middle), (-2, 2), **turned, **look)
     return ax

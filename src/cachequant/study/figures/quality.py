@@ -12,29 +12,23 @@ from matplotlib.colors import LogNorm, SymLogNorm
 
 from cachequant.schemes import BITS
 from cachequant.study.figures import style
-from cachequant.study.figures.formats import LEAST, RULES, bits_axis, plain_ticks
+from cachequant.study.figures.formats import LEAST, RULES, bits_axis, name_points, plain_ticks
 
 SMALLEST = 0.1  # percent: changes below it are drawn on a linear scale, as they may be negative
 GRANULARITIES = ("tensor", "row", "block256", "block128", "block64", "block32", "block16")
 
-SCHEMES = {
-    "fp32": (style.BLACK, "o"),
-    "int8": (style.BLUE, "o"),
-    "bfp8": (style.RED, "D"),
+SCHEMES = style.ARMS | {
     "int8-block32": (style.SKY, "s"),
-    "bfp8-row": (style.ORANGE, "v"),
+    "bfp8-row": (style.RED, "v"),
     "w8": (style.BLACK, "^"),
-    "bfp8-w": (style.PURPLE, "^"),
-    "int8+head": (style.GREEN, "*"),
-    "w8a12": (style.GREEN, "P"),
-    "w8a16": (style.GREEN, "p"),
-    "int8-hadamard": (style.BLUE, "h"),
-    "int8-hadamard-x128": (style.BLUE, "H"),
+    "bfp8-w": (style.RED, "^"),
+    "w8a16": (style.ORANGE, "p"),
+    "int8-hadamard-x128": (style.PURPLE, "H"),
 }
 
 
 def _look(scheme: str) -> tuple[str, str]:
-    """Colour and marker of a scheme: one of these, grey for all others."""
+    """Colour and marker of a scheme: those of its arm, one of these, grey for all others."""
     return SCHEMES.get(scheme, (style.GREY, "X"))
 
 
@@ -52,7 +46,9 @@ def _percent_axis(axis, ax, rows: list[dict]) -> None:
         ax.set_xlim(low, high)
         ticks = ax.set_xticks
         ax.set_xlabel("change of perplexity, %")
-    steps = (0, 0.1, 0.3, 1, 3, 10, 30, 100, 300) if low > -SMALLEST else (-100, -10, -1, 0, 1, 10, 100)
+    steps = (-100, -10, -1, 0, 1, 10, 100)
+    if low > -3:
+        steps = (-1, -0.3, 0, 0.3, 1, 3, 10, 30, 100) if low <= -SMALLEST else (0, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
     shown = [t for t in steps if low <= t <= high]
     ticks(shown, [f"{t:g}".replace("-", "\N{MINUS SIGN}") for t in shown])
     ticks([], minor=True)
@@ -78,6 +74,7 @@ def against_bits(rows: list[dict], ax=None):
     Bars are the intervals of the divergence; the horizontal axis is logarithmic in the bits spent on scales.
     """
     ax = ax or style.figure(3.4)[1]
+    highest = max((r["kl"] for r in rows if r["granularity"] == "tensor"), default=0)
     for rule, (label, color, marker) in RULES.items():
         points = [r for r in rows if r["rule"] == rule]
         points.sort(key=lambda r: GRANULARITIES.index(r["granularity"]))
@@ -88,9 +85,7 @@ def against_bits(rows: list[dict], ax=None):
         reach = [np.maximum(kl - [e["low"] for e in ends], 0), np.maximum([e["high"] for e in ends] - kl, 0)]
         ax.errorbar(bits, kl, yerr=reach, color=color, marker=marker, markersize=4, elinewidth=0.8, label=label)
         if rule == "exact":
-            for x, y, row in zip(bits, kl, points, strict=True):
-                text = row["granularity"].removeprefix("block")
-                ax.annotate(text, (x, y), (4, 5), textcoords="offset points", color=color, fontsize=8)
+            name_points(ax, zip([r["granularity"] for r in points], bits, kl, strict=True), highest, (5, 4), color)
     bits_axis(ax, "bits a weight, scales counted")
     ax.set(yscale="log", ylabel="divergence, nats a token")
     plain_ticks(ax.yaxis, (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3))
@@ -113,37 +108,11 @@ def against_speed(rows: list[dict], metric: str = "decode", ax=None):
         ax.plot(speed["median"], delta["value"], marker, color=color)
     ax.plot(1, 0, "o", color=style.BLACK)
     fastest = max(r[f"{metric}_ratio"]["high"] for r in rows)
-    ax.set(xlabel=f"{metric} speed, times that of fp32", xlim=(0.8, 1.4 * fastest))
+    ax.set(xlabel=f"{metric} speed, times that of fp32", xlim=(0.8, 1.05 * fastest))
     _percent_axis("y", ax, rows)
-    speeds = [(r[f"{metric}_ratio"], r) for r in rows]
-    points = [(v["low"], v["high"], r["delta_percent"]["value"], r["scheme"]) for v, r in speeds]
-    points += [(1, 1, 0, "fp32")]
-    _label_points(ax, points)
+    ends = {r["scheme"]: (r[f"{metric}_ratio"]["high"], r["delta_percent"]["value"]) for r in rows} | {"fp32": (1, 0)}
+    style.label_points(ax, {name: (*end, _look(name)[0]) for name, end in ends.items()})
     return ax
-
-
-def _label_points(ax, points: list[tuple]) -> None:
-    """Write names beside points, at the first place around each that neither a point nor another name takes.
-
-    Parameters
-    ----------
-    points : (x left, x right, y, name): the ends of the point's horizontal bar.
-    """
-    figure = ax.get_figure()
-    figure.canvas.draw()
-    scale = figure.dpi / 72  # pixels a point
-    ends = [[ax.transData.transform((x, y)) / scale for x in (left, right)] for left, right, y, _ in points]
-    taken = [(a[0] - 3, a[1] - 4, b[0] + 3, a[1] + 4) for a, b in ends]
-    for (left, right, y, text), (a, b) in sorted(zip(points, ends, strict=True), key=lambda p: p[0][2]):
-        width = 5.0 * len(text)
-        for side, shift in ((1, 0), (-1, 0), (1, 9), (-1, 9), (1, -9), (-1, -9), (1, 18), (-1, 18), (1, -18)):
-            x = b[0] + 6 if side > 0 else a[0] - 6 - width
-            box = (x, a[1] + shift - 5, x + width, a[1] + shift + 5)
-            if not any(box[0] < t[2] and t[0] < box[2] and box[1] < t[3] and t[1] < box[3] for t in taken):
-                break
-        taken.append(box)
-        place = {"ha": "left" if side > 0 else "right", "va": "center", "color": _look(text)[0], "fontsize": 8.5}
-        ax.annotate(text, (right if side > 0 else left, y), (6 * side, shift), textcoords="offset points", **place)
 
 
 def grid(rows: list[dict], ax=None):

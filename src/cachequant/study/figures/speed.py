@@ -1,6 +1,7 @@
 """Figures of the baseline and of quantized inference: throughput, latency, cost, and where each format wins."""
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from cachequant.study.figures import style
 
@@ -17,6 +18,7 @@ def _bars(ax, arms: list[str], cells: list[dict], text=style.number) -> None:
     for at, cell in zip(y, cells, strict=True):
         ax.annotate(text(cell["median"]), (cell["high"], at), (3, 0), textcoords="offset points", va="center")
     ax.set(yticks=y, yticklabels=arms, xlim=(0, 1.3 * max(c["high"] for c in cells)))
+    ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     ax.grid(axis="y", visible=False)
     ax.tick_params(axis="y", length=0)
 
@@ -92,6 +94,7 @@ def sweep(sweeps: dict, order: list[str] | None = None):
             ax.set(xlabel="prompt, tokens", ylabel=label, ylim=(0, None))
         style.label_lines(ax, ends)
         row[0].set_title(title)
+    _thin(axes)
     return axes
 
 
@@ -109,7 +112,13 @@ def ratio(sweeps: dict, baseline: str, order: list[str] | None = None):
             ax.set(xlabel="prompt, tokens", ylabel=f"{label.partition(',')[0]}, ratio", ylim=(0, None))
         style.label_lines(ax, ends)
         row[0].set_title(title)
+    _thin(axes)
     return axes
+
+
+def _thin(axes) -> None:
+    for ax in axes.ravel():
+        style.thin_labels(ax)
 
 
 def _lines(ax, points: dict, metric: str, order: list[str] | None) -> dict:
@@ -130,6 +139,7 @@ def _lines(ax, points: dict, metric: str, order: list[str] | None) -> dict:
     ticks = [int(n) for n in lengths]
     ax.set_xscale("log", base=2)
     ax.set_xticks(ticks, [str(t) for t in ticks])
+    ax.tick_params(axis="x", labelsize=8)
     ax.minorticks_off()
     ax.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
     return ends

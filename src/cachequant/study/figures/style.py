@@ -1,10 +1,13 @@
-"""One look for every figure of the book: sizes, colour-blind-safe colours, labels beside the data.
+"""One look for every figure of the book: sizes, colour-blind-safe colours, labels beside the data that keep apart.
 
 Figures are 4.6 inches wide, so that 9 points still measure 10 pixels on a 400-pixel screen. Colours are those of Okabe
 and Ito (2008). An arm of a benchmark keeps its colour and marker in every chapter.
 """
 
+from collections.abc import Sequence
+
 import matplotlib.pyplot as plt
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 WIDTH = 4.6  # inches
@@ -37,6 +40,7 @@ SETTINGS = {
     "figure.dpi": 160,
     "figure.facecolor": "white",
     "figure.constrained_layout.use": True,
+    "figure.constrained_layout.h_pad": 0.07,
     "savefig.facecolor": "white",
     "font.size": 9,
     "axes.titlesize": 9.5,
@@ -54,6 +58,7 @@ SETTINGS = {
     "svg.hashsalt": "cachequant",
 }
 plt.rcParams.update(SETTINGS)
+HALO = [withStroke(linewidth=2.5, foreground="white")]  # for text that may cross a line
 
 
 def figure(height: float = 3.2, rows: int = 1, columns: int = 1, **kwargs):
@@ -82,27 +87,69 @@ def label_lines(ax, labels: dict, gap: float = 11) -> None:
     ----------
     labels : {text: (x, y, colour)} in data coordinates, already limited to what the axis shows.
     """
+    for text, wanted, height in _heights(ax, labels, gap):
+        x, y, tone = labels[text]
+        place = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
+        ax.annotate(text, (x, y), (6, height - wanted), color=tone, fontsize=8.5, **place)
+
+
+def label_points(ax, labels: dict, gap: float = 10.5) -> None:
+    """Name points in a column to the right of the axis, each with a thin line to its point.
+
+    Parameters
+    ----------
+    labels : {text: (x, y, colour)} in data coordinates.
+    """
+    box, per_point = ax.get_window_extent, ax.get_figure().dpi / 72
+    for text, _, height in _heights(ax, labels, gap):
+        x, y, tone = labels[text]
+        share = (height * per_point - box().y0) / box().height
+        line = {
+            "arrowstyle": "-",
+            "color": tone,
+            "alpha": 0.5,
+            "lw": 0.7,
+            "relpos": (0, 0.5),
+            "shrinkA": 1,
+            "shrinkB": 3,
+        }
+        place = {"textcoords": "axes fraction", "va": "center", "annotation_clip": False, "arrowprops": line}
+        ax.annotate(text, (x, y), (1.04, share), color=tone, fontsize=8.5, **place)
+
+
+def _heights(ax, labels: dict, gap: float) -> list[tuple[str, float, float]]:
+    """(text, height of its point, height of its label) in points of the figure, from the bottom."""
     ax.get_figure().canvas.draw()  # fixes the layout that the transform below depends on
     per_point = ax.get_figure().dpi / 72
-    placed = sorted((ax.transData.transform((x, y))[1] / per_point, text) for text, (x, y, _) in labels.items())
-    heights = {}
-    last = -1e9
-    for want, text in placed:
-        heights[text] = last = max(want, last + gap)
-    shift = sum(heights[t] - w for w, t in placed) / len(placed)  # spread around the ends, not only upwards
-    for want, text in placed:
-        x, y, tone = labels[text]
-        offset = heights[text] - shift - want if len(placed) > 1 else 0
-        ax.annotate(
-            text,
-            (x, y),
-            (6, offset),
-            textcoords="offset points",
-            va="center",
-            color=tone,
-            fontsize=8.5,
-            annotation_clip=False,
-        )
+    wanted = sorted((ax.transData.transform((x, y))[1] / per_point, text) for text, (x, y, _) in labels.items())
+    places = spread([height for height, _ in wanted], gap)
+    return [(text, height, place) for (height, text), place in zip(wanted, places, strict=True)]
+
+
+def spread(wanted: Sequence[float], gap: float) -> list[float]:
+    """Places at least `gap` apart that are nearest to the wanted ones, which are sorted (least squares)."""
+    groups: list[list[float]] = []  # sum and number of neighbours that push each other; distances taken out
+    for i, place in enumerate(wanted):
+        groups.append([place - i * gap, 1])
+        while len(groups) > 1 and groups[-2][0] / groups[-2][1] >= groups[-1][0] / groups[-1][1]:
+            total, count = groups.pop()
+            groups[-1][0] += total
+            groups[-1][1] += count
+    middles = [total / count for total, count in groups for _ in range(int(count))]
+    return [middle + i * gap for i, middle in enumerate(middles)]
+
+
+def thin_labels(ax, gap: float = 2) -> None:
+    """Blank those labels of the horizontal axis that would touch a neighbour; the first and the last stay."""
+    ax.get_figure().canvas.draw()
+    labels = ax.get_xticklabels()
+    boxes, room = [label.get_window_extent() for label in labels], gap * ax.get_figure().dpi / 72
+    shown, end = [], float("-inf")
+    for label, box in zip(labels, boxes, strict=True):
+        fits = box is boxes[-1] or (box.x0 >= end + room and box.x1 + room <= boxes[-1].x0)
+        shown.append(label.get_text() if fits else "")
+        end = box.x1 if fits else end
+    ax.set_xticks(ax.get_xticks(), shown)
 
 
 def plain_log(axis) -> None:

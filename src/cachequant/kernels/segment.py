@@ -1,0 +1,272 @@
+"""One segment of attention: a tile of query rows against the at most eight pages between two cuts of the softmax.
+
+Pages are read in one of two ways. Exact rows meet float32 queries in chains of fused multiply-adds over ascending k.
+Codes meet queries, and weights, that are rounded to 16-bit whole numbers with one step a row (and page), as pairs of
+int16 that are summed exactly in int32; the steps, the scales and the unit of the codebook come in at the end. That
+rounding is 2^-16 of the largest number, three hundred times below the error of a 4-bit code.
+"""
+
+import numpy as np
+from numba import njit
+
+from cachequant.kernels.codebooks import CODED, UNITS
+from cachequant.kernels.coded import multiply, page_weights, side_bytes, unpack, whole_pairs
+from cachequant.kernels.encode import basis_of, numbers_of
+from cachequant.kernels.ir import fma, row_sum
+from cachequant.kernels.tiles import PAGE, SEGMENT, coded_product, prefetch, product, softmax
+from cachequant.kernels.views import floats
+
+TILE = 48  # query rows (position, head of the group) that share one pass over the pages
+FEW = 3  # rows for which codes are looked up on the way, not unpacked before
+STATS = 4  # floats of a row beside its output: maximum, sum, and the part of the sum that read codes
+EXTRA = 2  # numbers behind a query in the coded basis: its step (or 1) and the score of the means
+WHOLE = 32767  # largest whole number that a query or a weight becomes
+WEIGHTS = PAGE // 2 + 2  # numbers of a row's weights of one page: pairs, step, one unused
+SEEN = 8  # partial sums of the weights that read codes
+AHEAD = 2  # sides of pages from the one being read to the one being fetched
+_UNITS = np.array([UNITS.get(bits, 1.0) for bits in range(CODED + 1)], np.float32)
+
+
+@njit(inline="always")
+def _micro(left):
+    """Rows of the next register tile: 6, 3 or 1 (each shape is compiled, so there are few)."""
+    return 6 if left >= 6 else 3 if left >= 3 else 1
+
+
+@njit(inline="always")
+def _top(d):
+    """Largest whole number of a query, such that no sum of d products with 8-bit levels leaves int32."""
+    return min(WHOLE, (2**31 - 1) // (127 * d))
+
+
+@njit(error_model="numpy", cache=True)
+def turn_token(q, layer, head, group, d, scale, coding, out):
+    """The queries of one key head (group, d) for its coded keys, d + EXTRA numbers each, at addresses.
+
+    For codes: d / 2 pairs of whole numbers; else d floats. Behind them, from d on, stand what one unit is worth and
+    the score of the means.
+    """
+    bits, _, _ = numbers_of(coding, layer)
+    means, _, matrix = basis_of(coding, layer, head, 0, d)
+    turned = np.empty(d, np.float32)
+    for g in range(group):
+        row, result, mean = floats(q + g * d * 4, d), floats(out + g * (d + EXTRA) * 4, d + EXTRA), floats(means, d)
+        bias, step = np.float32(0), np.float32(1)
+        if bits > CODED:
+            for i in range(d):
+                result[i] = row[i] * np.float32(scale)
+        else:
+            for i in range(d):
+                bias = fma(row[i], mean[i], bias)
+            at, largest = np.int64(turned.ctypes.data), np.float32(0)
+            product(1, 4, 1, 1, 0, q + g * d * 4, matrix, d, at, d, d, d)
+            for i in range(d):
+                turned[i] *= np.float32(scale)
+                largest = max(largest, abs(turned[i]))
+            top = np.float32(_top(d))
+            whole_pairs(bits, at, d, top / largest if largest > 0 else np.float32(0), out + g * (d + EXTRA) * 4)
+            step = largest / top * _UNITS[bits]
+        result[d], result[d + 1] = step, bias * np.float32(scale)
+
+
+@njit(error_model="numpy", cache=True)
+def pack(q, stride, offset, width, first, rows, group, start, scale, d, panel):
+    """Scale the query rows, `width` apart from an offset in each token, and lay them out [d][TILE]."""
+    factor, out = np.float32(scale), floats(panel, d * TILE)
+    for r in range(rows):
+        at = first + r
+        row = floats(q + (at // group - start) * stride + offset + at % group * width * 4, d)
+        for k in range(d):
+            out[k * TILE + r] = row[k] * factor
+
+
+@njit(error_model="numpy", cache=True)
+def _exact_scores(rows, q, keys, d, s):
+    """Scores of `rows` queries, packed [d][TILE], against one page."""
+    if rows == 6:
+        product(6, 2, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
+    elif rows == 3:
+        product(3, 4, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
+    else:
+        product(1, 4, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
+
+
+@njit(error_model="numpy", cache=True)
+def _exact_values(rows, p, values, d, o, tokens):
+    """Add `tokens` rows of values, weighted by p, to the outputs."""
+    if rows == 6:
+        product(6, 2, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
+    elif rows == 3:
+        product(3, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
+    else:
+        product(1, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
+
+
+@njit(error_model="numpy", cache=True)
+def _coded_scores(bits, rows, turned, codes, levels, d, s):
+    """Scores of `rows` queries in the coded basis against a page of codes, whose levels may be there already."""
+    width, rest, scales = d + EXTRA, turned + d * 4, codes + side_bytes(bits, d) - 2 * PAGE
+    if not levels:
+        multiply(True, bits, rows, turned, width, codes, PAGE, scales, rest, width, s, SEGMENT, d)
+        return
+    if rows == 6:
+        coded_product(6, 2, True, turned, width, levels, PAGE, scales, rest, width, s, SEGMENT, d // 2)
+    elif rows == 3:
+        coded_product(3, 4, True, turned, width, levels, PAGE, scales, rest, width, s, SEGMENT, d // 2)
+    else:
+        coded_product(1, 4, True, turned, width, levels, PAGE, scales, rest, width, s, SEGMENT, d // 2)
+
+
+@njit(error_model="numpy", cache=True)
+def _coded_values(bits, rows, weights, codes, levels, d, o):
+    """Add a page of codes, weighted by whole numbers, to the outputs in the coded basis."""
+    step = weights + PAGE // 2 * 4
+    if not levels:
+        multiply(False, bits, rows, weights, WEIGHTS, codes, d, step, 0, WEIGHTS, o, d, PAGE)
+        return
+    if rows == 6:
+        coded_product(6, 2, False, weights, WEIGHTS, levels, d, step, 0, WEIGHTS, o, d, PAGE // 2)
+    elif rows == 3:
+        coded_product(3, 4, False, weights, WEIGHTS, levels, d, step, 0, WEIGHTS, o, d, PAGE // 2)
+    else:
+        coded_product(1, 4, False, weights, WEIGHTS, levels, d, step, 0, WEIGHTS, o, d, PAGE // 2)
+
+
+@njit(error_model="numpy", cache=True)
+def _wide_scores(rows, turned, levels, d, s):
+    """As `_exact_scores`, for queries as `turn_token` wrote them."""
+    if rows == 6:
+        product(6, 2, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE)
+    elif rows == 3:
+        product(3, 4, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE)
+    else:
+        product(1, 4, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE)
+
+
+@njit(inline="always")
+def _rows_before(position, first, rows, group):
+    """How many rows of the tile stand before a position."""
+    return min(max(position * group - first, 0), rows)
+
+
+@njit(inline="always")
+def _fetch(index, values_too, pages, coded, places, d):
+    """Ask for the keys of a page, or for its values, long before they are read."""
+    keys, values, k_bits, v_bits, k_codes, v_codes = places
+    if coded.size and coded[index]:
+        at, count = (v_codes, side_bytes(v_bits, d)) if values_too else (k_codes, v_codes - k_codes)
+        prefetch(coded[index] + at, count)
+    else:
+        prefetch(pages[index] + (values if values_too else keys), 4 * PAGE * d)
+
+
+@njit(error_model="numpy", cache=True)
+def _keys(query, first, rows, group, begin, count, pages, coded, places, scratch, d, s):
+    """Scores of all rows against `count` tokens from `begin` on."""
+    q, stride, offset, start, scale, turned = query
+    keys, _, k_bits, _, k_codes, _ = places
+    panel, levels, _, _ = scratch
+    packed, length = False, (count + PAGE - 1) // PAGE
+    for i in range(length):
+        position, index, target = begin + i * PAGE, begin // PAGE + i, s + i * PAGE * 4
+        codes = coded[index] if coded.size else 0
+        low = _rows_before(position, first, rows, group)
+        cut = _rows_before(position + PAGE, first, rows, group) if codes else rows
+        following = i + AHEAD
+        if following < 2 * length:
+            _fetch(begin // PAGE + following % length, following >= length, pages, coded, places, d)
+        if low < cut and not packed:
+            pack(q, stride, offset, d, first, rows, group, start, scale, d, panel)
+            packed = True
+        while low < cut:
+            m = _micro(cut - low)
+            _exact_scores(m, panel + low * 4, pages[index] + keys, d, target + low * SEGMENT * 4)
+            low += m
+        unpacked = 0
+        if rows - cut > FEW or (cut < rows and k_bits > CODED):
+            unpack(k_bits, codes + k_codes, d, PAGE, levels)
+            unpacked = levels
+        while cut < rows:
+            m, at, to = _micro(rows - cut), turned + cut * (d + EXTRA) * 4, target + cut * SEGMENT * 4
+            if k_bits <= CODED:
+                _coded_scores(k_bits, m, at, codes + k_codes, unpacked, d, to)
+            else:
+                _wide_scores(m, at, levels, d, to)
+            cut += m
+
+
+@njit(error_model="numpy", cache=True)
+def _sums(first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated):
+    """Values of `count` tokens from `begin` on, weighted by what the softmax left, added to the outputs."""
+    _, values, _, v_bits, _, v_codes = places
+    _, levels, weights, seen = scratch
+    length, whole = (count + PAGE - 1) // PAGE, np.float32(WHOLE)
+    for i in range(length):
+        position, index, p = begin + i * PAGE, begin // PAGE + i, s + i * PAGE * 4
+        codes = coded[index] if coded.size else 0
+        low = _rows_before(position, first, rows, group)
+        cut = _rows_before(position + PAGE, first, rows, group) if codes else rows
+        if i + AHEAD < length:
+            _fetch(index + AHEAD, True, pages, coded, places, d)
+        elif begin // PAGE + i + AHEAD < pages.size:  # of the next segment
+            _fetch(index + AHEAD, False, pages, coded, places, d)
+        page = pages[index] + values
+        while low < cut:
+            m = _micro(cut - low)
+            shared = min((first + low) // group + 1 - position, PAGE)  # tokens of the page that all m rows see
+            _exact_values(m, p + low * SEGMENT * 4, page, d, o + low * d * 4, shared)
+            for r in range(low, low + m):
+                more = min((first + r) // group + 1 - position, PAGE) - shared
+                if more > 0:
+                    at = p + (r * SEGMENT + shared) * 4
+                    _exact_values(1, at, page + shared * d * 4, d, o + r * d * 4, more)
+            low += m
+        unpacked = 0
+        if rows - cut > FEW or (cut < rows and v_bits > CODED):
+            unpack(v_bits, codes + v_codes, PAGE, d, levels)
+            unpacked = levels
+        while cut < rows:
+            m, to = _micro(rows - cut), rotated + cut * d * 4
+            if v_bits <= CODED:
+                scales = codes + v_codes + side_bytes(v_bits, d) - 2 * PAGE
+                for r in range(m):
+                    at = weights + r * WEIGHTS * 4
+                    step = page_weights(
+                        v_bits, p + (cut + r) * SEGMENT * 4, scales, seen + (cut + r) * SEEN * 4, whole, at
+                    )  # fmt: skip
+                    floats(at, WEIGHTS)[PAGE // 2] = step * _UNITS[v_bits]
+                _coded_values(v_bits, m, weights, codes + v_codes, unpacked, d, to)
+            else:
+                _exact_values(m, p + cut * SEGMENT * 4, levels, d, to, PAGE)
+            cut += m
+
+
+@njit(error_model="numpy", cache=True)
+def attend_segment(query, first, rows, group, segment, pages, coded, places, scratch, d, s, o, rotated, stats):
+    """One segment for `rows` query rows; row r stands at position (first + r) // group and reads nothing after it.
+
+    query : address of the queries, bytes between tokens, offset of the head, position of the first, factor of scores,
+        and address of the tile's queries in the coded basis.
+    places : offsets of the head's keys and values in an exact page; bits, and offsets in the codes, of both sides.
+    scratch : addresses of room for packed queries, for the levels of a page, for weights, and for sums of weights.
+    s, o, rotated, stats : addresses of the score buffer (rows, 256), of the outputs (rows, d), of those in the coded
+        basis, and of the statistics. Rows before the segment are left alone.
+    """
+    begin, seen = segment * SEGMENT, scratch[3]
+    count = min((first + rows - 1) // group + 1 - begin, SEGMENT)  # tokens that the last row sees
+    _keys(query, first, rows, group, begin, count, pages, coded, places, scratch, d, s)
+    floats(o, rows * d)[:] = 0
+    if coded.size:
+        floats(rotated, rows * d)[:] = 0
+        floats(seen, rows * SEEN)[:] = 0
+    for r in range(rows):
+        tokens = min((first + r) // group + 1 - begin, SEGMENT)
+        if tokens > 0:
+            row, blocks = s + r * SEGMENT * 4, (tokens + PAGE - 1) // PAGE
+            floats(row + tokens * 4, blocks * PAGE - tokens)[:] = -np.inf
+            softmax(row, blocks, stats + r * STATS * 4)
+    _sums(first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated)
+    if coded.size:
+        numbers = floats(stats, rows * STATS)
+        for r in range(rows):
+            numbers[r * STATS + 2] = row_sum(seen + r * SEEN * 4, SEEN)
