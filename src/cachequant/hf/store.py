@@ -11,7 +11,7 @@ import numpy as np
 
 from cachequant.errors import InputError
 from cachequant.hf.rows import Row
-from cachequant.kernels import attention
+from cachequant.kernels import append, attention
 from cachequant.kv.coding import Coding
 from cachequant.kv.decode import decode
 from cachequant.kv.formats import PAGE, exact_bytes
@@ -73,7 +73,7 @@ class Store:
             self._scratch.append(exact)
             if last > first:
                 new, row = slice(tokens - (last - first), None), self._rows[b]
-                attention.append(k[b, new], v[b, new], exact[0], layer, first, row.coded, self.coding.numbers)
+                append.append(k[b, new], v[b, new], exact[0], layer, first, row.coded, self.coding.numbers)
         self.lengths[layer] = end
 
     def _positions(self, b: int, start: int, end: int) -> tuple[int, int]:
