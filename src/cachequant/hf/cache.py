@@ -44,7 +44,7 @@ class RotatedCache(Cache):
     attention_mask : (B, tokens) of the first call; needed if it has padding, which has to be on the left. Pages count
         from each row's first token.
     calibration : ``none`` rotates only, ``auto`` fits the basis of the model that `config` was loaded from at first
-        use, or a `Basis`.
+        use, the path of a calibration file of that model, or a `Basis`.
 
     Raises
     ------
@@ -225,7 +225,7 @@ def _fitted(config, kv: str | PageFormat, calibration: str) -> Basis | None:
     if calibration == "none" or not formats.get(kv).compressed:
         return None
     if not config.name_or_path:
-        raise InputError("calibration 'auto' needs a model that was loaded from a folder or the hub: give a Basis")
+        raise InputError(f"calibration {calibration!r} needs a model that was loaded by name: give a Basis")
     return basis_for(models.resolve(config.name_or_path), None, calibration)
 
 

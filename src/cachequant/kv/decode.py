@@ -3,14 +3,13 @@
 import numpy as np
 from numba import carray, njit
 
-from cachequant.kernels.codebooks import CODED, unit_of_bits
-from cachequant.kernels.coded import side_bytes, unpack
+from cachequant.kernels.codebooks import CODED, UNITS
+from cachequant.kernels.coded import per_word, side_bytes, unpack
 from cachequant.kernels.encode import numbers_of
 from cachequant.kernels.ir import pointer
 from cachequant.kernels.tiles import PAGE
+from cachequant.kernels.views import keep
 from cachequant.kv.coding import Coding
-
-_UNITS = unit_of_bits()
 
 
 def decode(addresses: np.ndarray, coding: Coding, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
@@ -26,9 +25,12 @@ def decode(addresses: np.ndarray, coding: Coding, layer: int, keys: np.ndarray, 
     kv_heads, tokens, d = keys.shape
     if not tokens:
         return
+    sides = numbers_of.py_func(coding.numbers, layer)[:2]
     levels = np.empty((2, kv_heads, tokens, d), np.float32)
-    _levels(addresses, coding.numbers, layer, levels)
-    for side, (bits, out) in enumerate(zip(numbers_of.py_func(coding.numbers, layer), (keys, values), strict=False)):
+    halves = np.array([per_word(bits) // 2 if bits <= CODED else 0 for bits in sides])
+    units = np.array([UNITS.get(bits, 1) for bits in sides], np.float32)
+    _levels(addresses, coding.numbers, layer, halves, units, levels)
+    for side, (bits, out) in enumerate(zip(sides, (keys, values), strict=True)):
         if bits > CODED:
             out[:] = levels[side]
             continue
@@ -39,51 +41,45 @@ def decode(addresses: np.ndarray, coding: Coding, layer: int, keys: np.ndarray, 
 
 
 @njit(error_model="numpy", cache=True, nogil=True)
-def _levels(addresses, coding, layer, out):
+def _levels(addresses, coding, layer, halves, units, out):
     """Scaled levels of keys and of values, still in the coded basis, to out (2, kv_heads, 32 P, d)."""
     kv_heads, d = out.shape[1], out.shape[3]
     k_bits, v_bits, offset = numbers_of(coding, layer)
-    keys, values = np.empty((d, PAGE), np.float32), np.empty((PAGE, d), np.float32)
+    room = np.empty(d * PAGE, np.float32)
     for i in range(len(addresses)):
-        at = addresses[i] + offset
+        at, page = addresses[i] + offset, slice(i * PAGE, (i + 1) * PAGE)
         for head in range(kv_heads):
-            _side(k_bits, at, keys)
-            scales = _scales(k_bits, at, d)
-            for t in range(PAGE):
-                for k in range(d):
-                    out[0, head, i * PAGE + t, k] = keys[k, t] * scales[t]
+            _side(k_bits, at, True, halves[0], units[0], room, out[0, head, page])
             at += side_bytes(k_bits, d)
-            _side(v_bits, at, values)
-            scales = _scales(v_bits, at, d)
-            for t in range(PAGE):
-                for k in range(d):
-                    out[1, head, i * PAGE + t, k] = values[t, k] * scales[t]
+            _side(v_bits, at, False, halves[1], units[1], room, out[1, head, page])
             at += side_bytes(v_bits, d)
 
 
 @njit(error_model="numpy", cache=True)
-def _side(bits, address, out):
-    """Levels of one side as float32, (k, n)."""
-    k, n = out.shape
+def _side(bits, address, keys, half, unit, room, out):
+    """One side of a page, keys [d][32] or values [32][d], to out (32, d); `half` is of the codes of a word."""
+    d = out.shape[1]
+    k, n = (d, PAGE) if keys else (PAGE, d)
+    unpack(bits, address, k, n, room.ctypes.data)
     if bits > CODED:
-        unpack(bits, address, k, n, out.ctypes.data)
-        return
-    half, unit, pairs = 8 if bits < 4 else 16 // bits, _UNITS[bits], np.empty((k // 2, n, 2), np.int16)
-    unpack(bits, address, k, n, pairs.ctypes.data)
-    for i in range(k // 2):
-        first = 2 * half * (i // half) + i % half
-        for j in range(n):
-            out[first, j] = pairs[i, j, 0] * unit
-            out[first + half, j] = pairs[i, j, 1] * unit
+        values = room.reshape(k, n)
+        out[:] = values.T if keys else values
+    else:
+        pairs = room[: k * n // 2].view(np.int16).reshape(k // 2, n, 2)
+        scales = _scales(address + side_bytes(bits, d) - 2 * PAGE)
+        for row in range(k // 2):
+            first = row // half * 2 * half + row % half
+            for j in range(n):
+                for s in range(2):
+                    token, place = (j, first + s * half) if keys else (first + s * half, j)
+                    out[token, place] = np.float32(pairs[row, j, s]) * unit * scales[token]
+    keep(room)
 
 
 @njit(error_model="numpy", cache=True)
-def _scales(bits, address, d):
-    """(32,) float32 of one side, ones where its values are plain floats."""
-    out = np.ones(PAGE, np.float32)
-    if bits <= CODED:
-        halves = carray(pointer(address + side_bytes(bits, d) - 2 * PAGE), (PAGE,), np.uint16)
-        words = out.view(np.uint32)
-        for t in range(PAGE):
-            words[t] = np.uint32(halves[t]) << np.uint32(16)
-    return out
+def _scales(address):
+    """(32,) float32 of the bfloat16 scales of a side."""
+    out, halves = np.empty(PAGE, np.uint32), carray(pointer(address), (PAGE,), np.uint16)
+    for t in range(PAGE):
+        out[t] = np.uint32(halves[t]) << np.uint32(16)
+    return out.view(np.float32)

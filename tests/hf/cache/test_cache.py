@@ -240,7 +240,7 @@ def test_models_that_do_not_fit():
         RotatedCache(config, "k5v4")
     with pytest.raises(InputError, match="calibration 'best' is not one of"):
         RotatedCache(config, calibration="best")
-    with pytest.raises(InputError, match="'auto' needs a model that was loaded"):
+    with pytest.raises(InputError, match="'auto' needs a model that was loaded by name"):
         RotatedCache(config, calibration="auto")
     with pytest.raises(InputError, match="a basis of shape"):
         RotatedCache(config, calibration=plain(1, 2, 32))
