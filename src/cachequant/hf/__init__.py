@@ -1,0 +1,35 @@
+"""Plug-ins for transformers: 8-bit layers, and their checkpoints, behind `from_pretrained` and `save_pretrained`.
+
+>>> import cachequant.hf
+>>> from transformers import AutoModelForCausalLM
+>>> config = cachequant.hf.CacheQuantConfig(scheme="int8")
+>>> model = AutoModelForCausalLM.from_pretrained("gpt2", quantization_config=config)  # doctest: +SKIP
+
+Importing this package registers the quantizer; without that, transformers refuses these checkpoints.
+"""
+
+from importlib import import_module
+
+from cachequant.hf import openmp
+
+openmp.require("torch", "transformers")
+openmp.share()  # before anything imports our kernels
+import_module("cachequant.hf.quantizer")  # registers itself
+
+_LAZY = {
+    "CacheQuantConfig": "cachequant.hf.config",
+    "QuantizedEmbedding": "cachequant.hf.layers",
+    "QuantizedLinear": "cachequant.hf.layers",
+    "quantize_": "cachequant.hf.replace",
+}
+__all__ = sorted(_LAZY)
+
+
+def __getattr__(name: str):
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'cachequant.hf' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *_LAZY])

@@ -1,0 +1,76 @@
+"""The files of a quantized model in transformers: checked before they are loaded, noted when they are saved."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cachequant.checkpoint.layout import NOTE, tensor_bytes
+from cachequant.checkpoint.note import KEY, check_hashes, new_note, read_note, scheme_of
+from cachequant.checkpoint.read import open_tensors
+from cachequant.errors import AssetError
+from cachequant.hf.config import CacheQuantConfig
+from cachequant.schemes import Scheme
+
+
+def check(paths: Sequence[str] | None, expected: set[str], config: CacheQuantConfig, model_config) -> dict[str, Any]:
+    """Check the files of a checkpoint as `cachequant.load` does, but for codes and scales, and return its note.
+
+    Parameters
+    ----------
+    paths : of the safetensors files.
+    expected : names of the tensors that the model takes.
+    config : of `config.json`.
+    model_config : transformers' configuration, which knows where the model comes from.
+
+    Raises
+    ------
+    AssetError
+        No note, a file that is damaged, a tensor that is missing, unexpected, or not what its sha256 says, another
+        scheme than in `config.json`.
+    """
+    if not paths:
+        raise AssetError("a quantized checkpoint is loaded from its files; a state dict of tensors has no note")
+    folder = Path(paths[0]).parent
+    if not (folder / NOTE).exists():
+        _fetch_note(model_config)
+    note = read_note(folder)
+    if scheme_of(note, folder).name != config.scheme:
+        raise AssetError(f"{folder}: scheme is {config.scheme!r} in config.json, {note['scheme']!r} in the note")
+    tensors, hashes = open_tensors([Path(path) for path in paths], folder), note["sha256"]
+    for name in sorted(expected - set(tensors)):
+        raise AssetError(f"{folder}: tensor {name!r} is missing")
+    for name in [*tensors, *hashes]:
+        if name not in expected:
+            raise AssetError(f"{folder}: unexpected tensor {name!r}")
+        if name not in hashes:
+            raise AssetError(f"{folder}: tensor {name!r} has no sha256")
+    check_hashes(tensors, hashes)
+    return note
+
+
+def _fetch_note(model_config) -> None:
+    """From the hub only files that transformers knows come along; the note is fetched beside them."""
+    from transformers.utils import cached_file
+
+    name, revision = model_config.name_or_path, getattr(model_config, "_commit_hash", None)
+    cached_file(
+        name,
+        NOTE,
+        revision=revision,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        _raise_exceptions_for_gated_repo=False,
+    )
+
+
+def metadata(state: Mapping[str, torch.Tensor], scheme: Scheme, source: Mapping[str, Any]) -> dict[str, str]:
+    """The note of tensors that are going to be saved, as metadata of a safetensors file."""
+    hashes = {n: hashlib.sha256(tensor_bytes(tensor.detach().numpy())).hexdigest() for n, tensor in state.items()}
+    parameters = sum(tensor.numel() for name, tensor in state.items() if not name.endswith(".scales"))
+    source = dict(source)
+    note = new_note(scheme, parameters, source.pop("random", False), source, hashes)
+    return {KEY: json.dumps(note)}
