@@ -242,7 +242,7 @@ class QuantizedEmbedding(_Quantized):
         return self.k
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """(...) ids -> (..., width) float32. Raises InputError for ids outside the vocabulary, another type or device."""
+        """(...) ids -> (..., width) float32. Raises InputError for ids that are no rows, another type or device."""
         if ids.dtype not in (torch.int64, torch.int32) or self.packed is None or not ids.is_cpu:
             raise self._unready(ids)
         if torch.compiler.is_compiling():

@@ -1,7 +1,7 @@
 """Our products as torch operators, so that `torch.compile` keeps them in its graphs.
 
 An operator cannot take a packed matrix: it takes the number of one, under which a layer has put it down here. Outside
-of compiled code layers call `run` and `look_up` directly: the dispatcher would cost more than a decoded token's product.
+of compiled code layers call `run` and `look_up` directly: the dispatcher costs as much as a small product.
 """
 
 import itertools
