@@ -105,6 +105,35 @@ def attention(
     output.show(found, json, _print)
 
 
+@app.command(epilog=output.example("cachequant bench transformers --arms transformers-fp32,hf-int8 --json"))
+def transformers(
+    arms: Arms = None,
+    model: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 270,
+    context: Annotated[int | None, typer.Option(min=1, help="Cached tokens when decoding begins: --prompt.")] = None,
+    new: Annotated[int, typer.Option(min=2, help="Tokens to generate.")] = 40,
+    repeats: Repeats = 5,
+    threads: output.Threads = None,
+    json: output.Json = False,
+) -> None:
+    """transformers with our layers or caches in it, beside itself.
+
+    Arms are transformers-fp32, hf- with a scheme, such as hf-int8, and hf-kv- with a cache, such as hf-kv-dynamic, whose
+    layers are int8 in all of them; bytes are those of keys and values.
+    """
+    from cachequant.study import arms as registry
+    from cachequant.study import bench
+
+    names = _names(arms)
+    for name in names or ():
+        registry.get(name)
+    with output.quiet(json):
+        loading.resolve_model(model, json)
+        with output.progress("measuring", json) as report:
+            found = bench.transformers(model, names, context or prompt, new, repeats, threads, report)
+    output.show(found, json, _print)
+
+
 def _names(arms: str | None) -> list[str] | None:
     return None if arms is None else [name.strip() for name in arms.split(",")]
 

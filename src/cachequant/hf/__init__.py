@@ -5,16 +5,14 @@
 >>> config = cachequant.hf.CacheQuantConfig(scheme="int8")
 >>> model = AutoModelForCausalLM.from_pretrained("gpt2", quantization_config=config)  # doctest: +SKIP
 
-Importing this package registers the quantizer; without that, transformers refuses these checkpoints.
+Importing this package registers the quantizer; without that, transformers refuses these checkpoints. torch's threads and
+those of our kernels are one pool: Numba's OpenMP layer finds the libgomp that torch has loaded, and the other way round.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 
-from cachequant.hf import openmp
-
-openmp.require("torch", "transformers")
-openmp.share()  # before anything imports our kernels
-import_module("cachequant.hf.quantizer")  # registers itself
+from cachequant.errors import InputError
 
 _LAZY = {
     "CacheQuantConfig": "cachequant.hf.config",
@@ -23,6 +21,11 @@ _LAZY = {
     "quantize_": "cachequant.hf.replace",
 }
 __all__ = sorted(_LAZY)
+
+for _needed in ("torch", "transformers"):
+    if find_spec(_needed) is None:
+        raise InputError(f"cachequant.hf needs {_needed}, which is not installed: pip install 'cachequant[hf]'")
+import_module("cachequant.hf.quantizer")  # registers itself
 
 
 def __getattr__(name: str):

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cachequant import schemes
+from cachequant.checkpoint.layout import require_storable
 from cachequant.errors import InputError
 from cachequant.study import variants
 from cachequant.study.timing import GenerationTiming
@@ -90,11 +92,11 @@ class Ours:
         return int(logits.argmax())
 
 
-def _transformers(dtype: str, int8: bool = False) -> Callable[[str, int], Engine]:
+def _transformers(dtype: str, int8: bool = False, scheme: str | None = None) -> Callable[[str, int], Engine]:
     def build(model: str, threads: int) -> Engine:
         from cachequant.study.torch_engine import Transformers
 
-        return Transformers(model, threads, dtype, int8)
+        return Transformers(model, threads, dtype, int8, scheme)
 
     return build
 
@@ -131,11 +133,13 @@ PEERS = {
         _ctranslate2("int8", "int8"),
     )
 }
+PLUGIN = "hf-"  # and a scheme: our layers in transformers' model
+CACHES = {"hf-kv-dynamic": "int8"}  # caches of transformers' model, and the scheme of its layers: the same in all
 DEFAULT = ("transformers-fp32", "torch-int8", "fp32", "bfp8", "int8", "int8+head")
 
 
 def get(name: str) -> Arm:
-    """An arm by name: a peer, or any scheme of this library, with pages as in ``int8/k4v4``.
+    """An arm by name: a peer, any scheme of this library, with pages as in ``int8/k4v4``, or ``hf-`` and a scheme.
 
     Raises
     ------
@@ -143,10 +147,18 @@ def get(name: str) -> Arm:
     """
     if name in PEERS:
         return PEERS[name]
+    scheme = name.removeprefix(PLUGIN)
     try:
+        if name in CACHES:
+            return Arm(name, _transformers("float32", scheme=CACHES[name]))
+        if scheme != name:
+            require_storable(schemes.get(scheme))
+            return Arm(name, _transformers("float32", scheme=scheme))
         variants.get(name)
     except InputError as error:
-        raise InputError(f"unknown arm {name!r}: not one of {', '.join(PEERS)}, and {error}") from None
+        raise InputError(
+            f"unknown arm {name!r}: not one of {', '.join(PEERS)}, {', '.join(CACHES)}, {PLUGIN}SCHEME, and {error}"
+        ) from None
     return Arm(name, lambda model, threads: Ours(model, name, threads))
 
 
@@ -156,6 +168,7 @@ class Run:
 
     timing : seconds of each forward pass that was finished; `prefill_seconds` also when the prompt was cut short.
     ids : greedy tokens.
+    cache_bytes : of keys and values at the end, from an engine that knows it.
     layers : (done, total) of a prefill that was stopped inside the model, else None.
     complete : whether all tokens were made.
     """
@@ -164,6 +177,7 @@ class Run:
     ids: list[int]
     layers: tuple[int, int] | None = None
     complete: bool = True
+    cache_bytes: int | None = None
 
 
 def generate(engine: Engine, ids: list[int], new: int, limit_seconds: float | None = None) -> Run:
@@ -199,4 +213,4 @@ def generate(engine: Engine, ids: list[int], new: int, limit_seconds: float | No
         except Stopped:
             return Run(timing, tokens, complete=False)
         tokens.append(engine.choose(logits))
-    return Run(timing, tokens)
+    return Run(timing, tokens, cache_bytes=engine.cache_bytes() if hasattr(engine, "cache_bytes") else None)

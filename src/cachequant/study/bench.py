@@ -7,9 +7,10 @@ from cachequant.study.attention_bench import attention
 from cachequant.study.crew import Progress, silent
 from cachequant.study.decode_bench import DecodeBench
 from cachequant.study.gemm_bench import GEMM_ARMS, ROWS, GemmBench
+from cachequant.study.transformers_bench import transformers
 from cachequant.study.workloads import Workload
 
-__all__ = ["attention", "decode", "gemm"]
+__all__ = ["attention", "decode", "gemm", "transformers"]
 
 
 def decode(
