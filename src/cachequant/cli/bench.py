@@ -118,8 +118,8 @@ def transformers(
 ) -> None:
     """transformers with our layers or caches in it, beside itself.
 
-    Arms are transformers-fp32, hf- with a scheme, such as hf-int8, and hf-kv- with a cache, such as hf-kv-dynamic, whose
-    layers are int8 in all of them; bytes are those of keys and values.
+    Arms are transformers-fp32, hf- with a scheme, such as hf-int8, and hf-kv- with a cache, such as hf-kv-dynamic,
+    whose layers are int8 in all of them; bytes are those of keys and values.
     """
     from cachequant.study import arms as registry
     from cachequant.study import bench

@@ -5,8 +5,8 @@
 >>> config = cachequant.hf.CacheQuantConfig(scheme="int8")
 >>> model = AutoModelForCausalLM.from_pretrained("gpt2", quantization_config=config)  # doctest: +SKIP
 
-Importing this package registers the quantizer; without that, transformers refuses these checkpoints. torch's threads and
-those of our kernels are one pool: Numba's OpenMP layer finds the libgomp that torch has loaded, and the other way round.
+Importing this package registers the quantizer; without that, transformers refuses these checkpoints. Threads of torch
+and of our kernels are one pool: Numba's OpenMP layer finds the libgomp that torch has loaded, and the other way round.
 """
 
 from importlib import import_module

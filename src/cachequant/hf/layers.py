@@ -22,6 +22,7 @@ from cachequant.quantizers import Quantizer
 from cachequant.schemes import Transform
 from cachequant.transform import basis
 
+_LOADED = "_is_hf_initialized"  # transformers' mark of tensors from the checkpoint; it fills gaps with anything
 _TORCH = {"I8": torch.int8, "I16": torch.int16, "F16": torch.float16, "F32": torch.float32}
 
 
@@ -84,8 +85,9 @@ class _Quantized(nn.Module):
         AssetError
             A tensor was not in the checkpoint, or codes and scales break the format.
         """
-        for key, tensor in [*self.named_buffers(recurse=False), *self.named_parameters(recurse=False)]:
-            if tensor.is_meta:
+        for key, tensor in [*self.named_parameters(recurse=False), *self.named_buffers(recurse=False)]:
+            made_here = key == GUARD and self.packed is not None
+            if not (made_here or getattr(tensor, _LOADED, False)):
                 raise AssetError(f"tensor {f'{name}.{key}'!r} is missing")
         if self.packed is None:
             found = Quantized(self.qweight.numpy(), self.scales.numpy(), self.form.weight)
@@ -128,9 +130,7 @@ class _Quantized(nn.Module):
             destination[prefix + GUARD] = _guard()
 
     def _load_from_state_dict(self, state, prefix, local_metadata, strict, missing, unexpected, errors):
-        """Codes replace codes. transformers also comes here to fill gaps of a checkpoint, which `finish` then finds."""
-        if self.packed is None:
-            return
+        """Codes replace codes; what is not in the state stays."""
         arrays = []
         for name, stored in coded(self.form.weight, self.n, self.k).items():
             tensor = state.get(prefix + name)

@@ -37,7 +37,9 @@ def run(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
 def look_up(ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
     """(...) ids -> (..., K) float32 rows. Raises InputError for ids outside the matrix."""
     wanted, w = ids.numpy().reshape(-1), packed.weight
-    if wanted.size and not 0 <= wanted.min() <= wanted.max() < w.n:
+    if not wanted.size:
+        return torch.empty(*ids.shape, w.k)
+    if not 0 <= wanted.min() <= wanted.max() < w.n:
         raise InputError(f"token ids from {wanted.min()} to {wanted.max()}; allowed: 0 to {w.n - 1}")
     return torch.from_numpy(np.ascontiguousarray(gemm.rows(w, wanted))).view(*ids.shape, w.k)
 

@@ -1,4 +1,4 @@
-"""transformers as an arm: float32, bfloat16, float16, torch's dynamic int8, our layers; batch 1, last-position logits."""
+"""transformers as an arm: float32, bfloat16, float16, dynamic int8, our layers; batch 1, last-position logits."""
 
 import time
 from collections.abc import Mapping

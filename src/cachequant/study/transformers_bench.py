@@ -33,7 +33,7 @@ def transformers(
     Parameters
     ----------
     model : a model's name.
-    arms : ``transformers-fp32`` and other arms of `cachequant.study.arms`; ``hf-`` and a scheme; ``hf-kv-`` and a cache.
+    arms : of `cachequant.study.arms`: ``transformers-fp32``, ``hf-`` and a scheme, ``hf-kv-`` and a cache.
     prompt : tokens of the prompt, which are cached when decoding begins.
     new : tokens to generate, the first one by the prefill; None is 40.
     repeats : rounds.
