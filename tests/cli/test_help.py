@@ -10,6 +10,7 @@ COMMANDS = [
     [], ["generate"], ["perplexity"], ["bench"], ["bench", "decode"], ["bench", "gemm"], ["doctor"], ["verify"],
     ["bench", "attention"], ["memory"], ["materialize"], ["quantize"], ["cache"], ["cache", "ls"], ["cache", "clear"],
     ["run"], ["session"], ["session", "info"], ["session", "verify"], ["session", "replay"], ["session", "compare"],
+    ["bench", "transformers"],
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "numba", "numpy", "matplotlib", "datasets", "huggingface_hub", "gguf", "rich", "yaml"}
 
