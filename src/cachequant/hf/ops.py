@@ -28,10 +28,10 @@ def put_down(packed: PackedLinear) -> int:
 def run(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
     """(..., K) float32 on the CPU -> (..., N); the tensors' memory is used as it is, without a copy."""
     w = packed.weight
-    out = torch.empty((*x.shape[:-1], w.n))
-    if out.numel():
-        gemm.matmul(x.numpy().reshape(-1, w.k), w, packed.activation, packed.bias, None, out.numpy().reshape(-1, w.n))
-    return out
+    out = np.empty((*x.shape[:-1], w.n), np.float32)  # cheaper than a tensor and its view
+    if out.size:
+        gemm.matmul(x.numpy().reshape(-1, w.k), w, packed.activation, packed.bias, None, out.reshape(-1, w.n))
+    return torch.from_numpy(out)
 
 
 def look_up(ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
