@@ -113,6 +113,18 @@ def test_modules_that_stay_float(saved, tmp_path):
         load(saved("gpt2"), "int8", None, ["transformer"])
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama-odd-heads-untied"])
+def test_a_model_without_its_head(saved, tmp_path, name):
+    whole = load(saved(name), "int8", "int8")
+    whole.save_pretrained(tmp_path / "whole")
+    part = transformers.AutoModel.from_pretrained(tmp_path / "whole")
+    with torch.inference_mode():
+        hidden = part(IDS).last_hidden_state
+        assert torch.equal(hidden, whole.base_model(IDS).last_hidden_state)
+        part.save_pretrained(tmp_path / "part")
+        assert torch.equal(hidden, transformers.AutoModel.from_pretrained(tmp_path / "part")(IDS).last_hidden_state)
+
+
 def test_shards_and_a_second_save(saved, tmp_path):
     model = load(saved("gpt2"), "int8")
     model.save_pretrained(tmp_path / "out", max_shard_size="20KB")

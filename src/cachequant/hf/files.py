@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
+from cachequant.assets.tensorfile import read_header
 from cachequant.checkpoint.layout import NOTE, tensor_bytes
 from cachequant.checkpoint.note import KEY, check_hashes, new_note, read_note, scheme_of
 from cachequant.checkpoint.read import open_tensors
@@ -16,15 +18,14 @@ from cachequant.hf.config import CacheQuantConfig
 from cachequant.schemes import Scheme
 
 
-def check(paths: Sequence[str] | None, expected: set[str], config: CacheQuantConfig, model_config) -> dict[str, Any]:
+def check(paths: Sequence[str] | None, model: PreTrainedModel, config: CacheQuantConfig) -> dict[str, Any]:
     """Check the files of a checkpoint as `cachequant.load` does, but for codes and scales, and return its note.
 
     Parameters
     ----------
     paths : of the safetensors files.
-    expected : names of the tensors that the model takes.
+    model : with its quantized layers in place, before anything is loaded. One without a head takes a part of the file.
     config : of `config.json`.
-    model_config : transformers' configuration, which knows where the model comes from.
 
     Raises
     ------
@@ -35,16 +36,20 @@ def check(paths: Sequence[str] | None, expected: set[str], config: CacheQuantCon
     if not paths:
         raise AssetError("a quantized checkpoint is loaded from its files; a state dict of tensors has no note")
     folder = Path(paths[0]).parent
-    if not (folder / NOTE).exists():
-        _fetch_note(model_config)
+    if not (folder / NOTE).exists() and KEY not in read_header(Path(paths[0]))[1]:
+        _fetch_note(model.config)
     note = read_note(folder)
     if scheme_of(note, folder).name != config.scheme:
         raise AssetError(f"{folder}: scheme is {config.scheme!r} in config.json, {note['scheme']!r} in the note")
     tensors, hashes = open_tensors([Path(path) for path in paths], folder), note["sha256"]
+    part = f"{model.base_model_prefix}." if model.base_model is model else ""  # as transformers names it in the file
+    expected = set(model.state_dict()) - set(model.all_tied_weights_keys)
+    if part and not any(name in tensors for name in expected):
+        expected = {part + name for name in expected}
     for name in sorted(expected - set(tensors)):
         raise AssetError(f"{folder}: tensor {name!r} is missing")
     for name in [*tensors, *hashes]:
-        if name not in expected:
+        if name not in expected and name.startswith(part):
             raise AssetError(f"{folder}: unexpected tensor {name!r}")
         if name not in hashes:
             raise AssetError(f"{folder}: tensor {name!r} has no sha256")

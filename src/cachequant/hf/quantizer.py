@@ -78,8 +78,7 @@ class CacheQuantizer(HfQuantizer):
             model.set_submodule(name, module)
         untie(model, made)
         if self.pre_quantized:
-            stored = set(model.state_dict()) - set(model.all_tied_weights_keys)
-            self._note = files.check(checkpoint_files, stored, self.quantization_config, model.config)
+            self._note = files.check(checkpoint_files, model, self.quantization_config)
 
     def param_needs_quantization(self, model, param_name: str, **options) -> bool:
         """Whether a tensor of the checkpoint is the float matrix of a quantized layer."""

@@ -39,13 +39,19 @@ def plan(model: PreTrainedModel, config: CacheQuantConfig) -> Made:
             made[name] = module, QuantizedLinear(*_shape(module), form, module.bias is not None)
     if not made:
         raise InputError(f"{type(model).__name__} has no Linear or Conv1D to quantize, beside {kept}")
-    if scheme.head and head is not None and should_convert_module(names[id(head)], kept):
+    if scheme.head and (head is None or should_convert_module(names[id(head)], kept)):
         made |= _head(model, scheme, names, head, embedding)
     return made
 
 
-def _head(model: PreTrainedModel, scheme: Scheme, names: dict[int, str], head: nn.Module, embedding: nn.Module) -> Made:
-    form, name = LayerFormat(scheme.head, head_inputs(scheme)), names[id(head)]
+def _head(
+    model: PreTrainedModel, scheme: Scheme, names: dict[int, str], head: nn.Module | None, embedding: nn.Module
+) -> Made:
+    form = LayerFormat(scheme.head, head_inputs(scheme))
+    if head is None:  # a model without one, whose embedding is codes where a head would share it
+        tied = model.config.get_text_config().tie_word_embeddings
+        return {names[id(embedding)]: (embedding, QuantizedEmbedding(*embedding.weight.shape, form))} if tied else {}
+    name = names[id(head)]
     if f"{name}.weight" not in model.all_tied_weights_keys:
         return {name: (head, QuantizedLinear(*_shape(head), form, head.bias is not None))}
     if type(embedding) is not nn.Embedding or head.bias is not None:
@@ -66,9 +72,9 @@ def untie(model: PreTrainedModel, made: Made) -> None:
 
 def tie(made: Sequence[nn.Module]) -> None:
     """Let the shared head, if there is one, use the embedding's codes."""
-    heads = [module for module in made if isinstance(module, SharedHead)]
-    for head, embedding in zip(heads, (m for m in made if isinstance(m, QuantizedEmbedding)), strict=True):
-        head.share(embedding.packed)
+    embeddings = [module for module in made if isinstance(module, QuantizedEmbedding)]
+    for head in (module for module in made if isinstance(module, SharedHead)):
+        head.share(embeddings[0].packed)
 
 
 def as_rows(module: nn.Module) -> torch.Tensor:
