@@ -11,7 +11,7 @@ from cachequant.assets.store import ModelAsset
 from cachequant.assets.tensorfile import TensorFile
 from cachequant.checkpoint.invariants import check_quantized
 from cachequant.checkpoint.layout import NOTE, Stored, layout, parts, quantizer_of
-from cachequant.checkpoint.note import check_hashes, read_note, scheme_of
+from cachequant.checkpoint.note import check_hash, read_note, scheme_of
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.tokenizer import Tokenizer
 from cachequant.decoder.weights import Weights, check_finite, tensor_shapes
@@ -40,7 +40,8 @@ def read_checkpoint(folder: str | Path) -> ModelAsset:
     tensors = open_tensors(weight_files(folder), folder)
     expected = layout(config, scheme)
     _check_names(folder, expected, {name: file.tensors[name] for name, file in tensors.items()}, note["sha256"])
-    check_hashes(tensors, note["sha256"])
+    for name, file in tensors.items():
+        check_hash(name, file, note["sha256"])
     weights = {name: _tensor(config, scheme, name, tensors) for name in tensor_shapes(config)}
     mapped = Weights(weights, _identity(folder, note))
     if note["parameters"] != mapped.parameters:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from cachequant.assets.tensorfile import read_header
 from cachequant.checkpoint.layout import NOTE, tensor_bytes
-from cachequant.checkpoint.note import KEY, check_hashes, new_note, read_note, scheme_of
+from cachequant.checkpoint.note import KEY, check_hash, new_note, read_note, scheme_of
 from cachequant.checkpoint.read import open_tensors
 from cachequant.errors import AssetError
 from cachequant.hf.config import CacheQuantConfig
@@ -53,7 +53,8 @@ def check(paths: Sequence[str] | None, model: PreTrainedModel, config: CacheQuan
             raise AssetError(f"{folder}: unexpected tensor {name!r}")
         if name not in hashes:
             raise AssetError(f"{folder}: tensor {name!r} has no sha256")
-    check_hashes(tensors, hashes)
+    for name, file in tensors.items():
+        check_hash(name, file, hashes)
     return note
 
 
