@@ -12,7 +12,7 @@ from cachequant.schemes import BFP8, EXACT, INT8, Block, Quantizer, Row, ScaleRu
 
 def test_presets_and_grid():
     assert list(schemes.PRESETS) == [
-        "fp32", "int8", "bfp8", "int8-block32", "bfp8-row", "int8-tensor-w", "int8-tensor", "w8", "bfp8-w",
+        "fp32", "int8", "bfp8", "int8-block32", "q8_0", "bfp8-row", "int8-tensor-w", "int8-tensor", "w8", "bfp8-w",
         "w8a12", "w8a16", "int8-x32", "int8-x64", "int8-x128", "int8-hadamard",
         "int8-hadamard-x128", "int8-smooth",
     ]  # fmt: skip

@@ -111,6 +111,7 @@ def _both(name: str, quantizer: Quantizer) -> Scheme:
 
 
 INT8, BFP8 = Quantizer(Row(), EXACT), Quantizer(Block(32), POW2)
+Q8_0 = Quantizer(Block(32), EXACT, half=True)  # the layout of ggml's type of this name
 PRESETS = {
     scheme.name: scheme
     for scheme in (
@@ -118,6 +119,7 @@ PRESETS = {
         _both("int8", INT8),
         _both("bfp8", BFP8),
         _both("int8-block32", Quantizer(Block(32), EXACT)),
+        Scheme("q8_0", Q8_0, Quantizer(Block(32), EXACT)),
         _both("bfp8-row", Quantizer(Row(), POW2)),
         Scheme("int8-tensor-w", Quantizer(Tensor(), EXACT), INT8),
         _both("int8-tensor", Quantizer(Tensor(), EXACT)),
@@ -132,7 +134,7 @@ PRESETS = {
     )
 }
 AUTO = "auto"  # stands for what this CPU multiplies fastest among the schemes that keep the quality
-HEADS = {"int8": INT8, "int8-block32": Quantizer(Block(32), EXACT, half=True)}
+HEADS = {"int8": INT8, "int8-block32": Q8_0}
 DEFAULT_HEAD = "int8-block32"  # what "+head" stands for: 8.5 bits
 
 

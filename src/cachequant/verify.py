@@ -2,24 +2,18 @@
 
 Each check has a measured value and a limit. A check that could not run is reported with `ok` None, and the report as a
 whole is ok only if there are checks and all of them ran and passed.
-
-Parity is measured in float32 against transformers with the same weights. Greedy tokens are compared by teacher forcing:
-transformers reads prompt and continuation in one pass, and its best token at every position has to be ours, which by
-induction is what it would generate itself. Only where its own two best logits are a tie may it differ.
 """
 
-import dataclasses
-import importlib.util
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
-from cachequant import kernels, quantize, schemes
+from cachequant import kernels, parity, quantize, schemes
 from cachequant.assets import models, texts
+from cachequant.check import Check, Report
+from cachequant.checkpoint import checks
 from cachequant.decoder.calibration import build
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.model import Model
@@ -28,42 +22,14 @@ from cachequant.kv import codec, formats
 from cachequant.kv.codec import GRANULE
 from cachequant.schemes import Quantizer, Scheme
 
-LOGIT_LIMIT = 1e-3  # largest difference to transformers' logits, and smallest difference that is not a tie
 HALF_STEP_LIMIT = 1.001  # quantization error in half steps; beyond 1 only by float32 rounding
-PARITY_TOKENS, PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 512, 8, 32, 64
+PARITY_TOKENS, PROMPTS, PROMPT_TOKENS = 512, 8, 32
 C1_TOKENS = 272  # crosses boundaries of pages (32) and of an attention segment (256)
 GRID_LAYERS = 2
+STORED, STORED_TOKENS = ("int8", "bfp8+head", "q8_0+head"), 40  # round trips through files
 PAGES_UNDER = schemes.get("int8")  # the scheme under which page formats are checked
 # most relative squared error of a Gaussian vector of 64: 2 % above what the searched scale reaches
 DISTORTION = {2: 1.02 * 0.111, 3: 1.02 * 0.0296, 4: 1.02 * 0.0072}
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check: `ok` is None if it did not run, for the reason in `note`."""
-
-    name: str
-    ok: bool | None
-    value: float | None
-    limit: float | None
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
-    """All checks of one model; `text` names what its token ids came from."""
-
-    model: str
-    text: str
-    checks: list[Check]
-
-    @property
-    def ok(self) -> bool:
-        return bool(self.checks) and all(c.ok for c in self.checks)
-
-    def to_json(self) -> dict[str, Any]:
-        checks = [{k: v for k, v in vars(c).items() if k != "note" or v} for c in self.checks]
-        return {"ok": self.ok, "model": self.model, "text": self.text, "checks": checks}
 
 
 def verify(model: str = "smollm2-135m", report: Callable[[int, int, str], None] | None = None) -> Report:
@@ -81,16 +47,16 @@ def verify(model: str = "smollm2-135m", report: Callable[[int, int, str], None] 
     asset = models.resolve(model)
     source, ids, prompts = _tokens(asset)
     threads = kernels.get_threads()
-    checks: list[Check] = []
+    found: list[Check] = []
     try:
         steps = _steps(asset, ids, prompts)
         for done, (name, run) in enumerate(steps.items()):
             if report:
                 report(done, len(steps), name)
-            checks += run()
+            found += run()
     finally:
         kernels.set_threads(threads)
-    return Report(asset.name, source, checks)
+    return Report(asset.name, source, found)
 
 
 def _tokens(asset: models.ModelAsset) -> tuple[str, list[int], list[list[int]]]:
@@ -113,23 +79,36 @@ def _tokens(asset: models.ModelAsset) -> tuple[str, list[int], list[list[int]]]:
 def _steps(
     asset: models.ModelAsset, ids: list[int], prompts: list[list[int]]
 ) -> dict[str, Callable[[], Iterator[Check]]]:
-    """Every step by name, in order."""
-    few = dataclasses.replace(asset.config, layers=min(GRID_LAYERS, asset.config.layers))
-    whole, short = _Models(asset), _Models(dataclasses.replace(asset, config=few))
-    steps = {
-        "kernels": _kernels,
-        "quantizers": lambda: _round_trips(asset),
-        "parity": lambda: _parity(whole.under(schemes.get("fp32")), asset, ids, prompts),
-    }
-    for s in c1_schemes(asset.config):
+    """Every step by name, in order. A checkpoint has one scheme, and is compared with the values of its codes."""
+    layers = min(GRID_LAYERS, asset.config.layers)
+    few = checks.shortened(asset, layers)
+    whole, short, stored = _Models(asset), _Models(few), asset.scheme
+    steps = {"kernels": _kernels}
+    if stored is None:
+        steps["quantizers"] = lambda: _round_trips(asset)
+        steps["parity"] = lambda: parity.compare(whole.under(schemes.get("fp32")), asset, ids, prompts)
+        steps |= {f"stored {s}": lambda s=s: _stored(few, s, ids) for s in STORED}
+    elif stored.transform is None:
+        steps["parity"] = lambda: parity.compare_codes(asset, ids, prompts)
+    for s in c1_schemes(asset.config) if stored is None else [stored]:
         steps[s.name] = lambda s=s: _determinism(whole.under(s), s.name, ids)
-    for s in grid_schemes():
-        name = f"{s.name} ({few.layers} layers)"
+    for s in grid_schemes() if stored is None else []:
+        name = f"{s.name} ({layers} layers)"
         steps[name] = lambda s=s, name=name: _determinism(short.under(s), name, ids, "hidden")
     for kv in page_formats(asset.config):
-        name = f"pages {kv} ({few.layers} layers)"
-        steps[name] = lambda kv=kv, name=name: _pages(short.under(PAGES_UNDER).with_kv(kv, "none"), name, ids)
+        name = f"pages {kv} ({layers} layers)"
+        steps[name] = lambda kv=kv, name=name: _pages(short.under(stored or PAGES_UNDER).with_kv(kv, "none"), name, ids)
     return steps
+
+
+def _stored(asset: models.ModelAsset, scheme: str, ids: list[int]) -> Iterator[Check]:
+    """A model written and read again computes the same bits."""
+    chosen, ids = schemes.get(scheme), ids[:STORED_TOKENS]
+    differing = checks.checkpoint_round_trip(asset, chosen, ids)
+    yield Check(f"checkpoint {scheme}", differing == 0, differing, 0, f"{asset.config.layers} layers")
+    if scheme.startswith("q8_0") and checks.fits_gguf(asset.config):
+        differing = checks.gguf_round_trip(asset, chosen, ids)
+        yield Check(f"gguf {scheme}", differing == 0, differing, 0, f"{asset.config.layers} layers")
 
 
 def page_formats(config: DecoderConfig) -> list[str]:
@@ -208,59 +187,6 @@ def _round_trip(weight: np.ndarray, quantizer: Quantizer) -> Check:
     same = np.array_equal(gemm.rows(gemm.pack_codes(q), np.arange(len(weight))), values)
     note = "" if same else "packed codes read back differently"
     return Check(f"round trip {quantizer.name}", same and error <= HALF_STEP_LIMIT, error, HALF_STEP_LIMIT, note)
-
-
-def _parity(model: Model, asset: models.ModelAsset, ids: list[int], prompts: list[list[int]]) -> Iterator[Check]:
-    missing = [p for p in ("torch", "transformers") if importlib.util.find_spec(p) is None]
-    if missing:
-        for name in ("parity with transformers", "greedy tokens"):
-            yield Check(
-                name, None, None, None, f"not run: needs {' and '.join(missing)} (pip install 'cachequant[test]')"
-            )
-        return
-    with model.session() as session:
-        ours = session.extend(ids, "all")
-    continued = [_greedy(model, prompt) for prompt in prompts]  # before torch is imported: one pool of threads
-    theirs = _transformers(asset)
-    difference = float(np.abs(ours - theirs(ids)).max())
-    yield Check("parity with transformers", difference <= LOGIT_LIMIT, difference, LOGIT_LIMIT, f"{len(ids)} tokens")
-    gaps = [
-        gap for p, new in zip(prompts, continued, strict=True) for gap in _gaps(theirs(p + new)[len(p) - 1 : -1], new)
-    ]
-    worst = max(gaps)
-    note = f"{len(gaps)} tokens; value: how far transformers prefers another one; different: {sum(g > 0 for g in gaps)}"
-    yield Check("greedy tokens", worst <= LOGIT_LIMIT, worst, LOGIT_LIMIT, note)
-
-
-def _greedy(model: Model, prompt: list[int]) -> list[int]:
-    """Greedy continuation that does not stop at the end of a text."""
-    new: list[int] = []
-    with model.session() as session:
-        logits = session.extend(prompt)
-        for _ in range(min(NEW_TOKENS, model.config.context - len(prompt))):
-            new.append(int(np.argmax(logits)))
-            logits = session.extend(new[-1:])
-    return new
-
-
-def _gaps(logits: np.ndarray, ids: list[int]) -> list[float]:
-    """For (T, V) logits and the T tokens that were chosen: best logit minus the chosen one's."""
-    return [float(row.max() - row[i]) for row, i in zip(logits, ids, strict=True)]
-
-
-def _transformers(asset: models.ModelAsset) -> Callable[[list[int]], np.ndarray]:
-    """transformers' logits (T, V) for ids, with the same weights."""
-    import torch
-
-    from cachequant.study import torch_engine
-
-    model = torch_engine.build(asset.config, asset.weights, torch.float32)
-
-    def logits(ids: list[int]) -> np.ndarray:
-        with torch.inference_mode():
-            return model(torch.tensor([ids])).logits[0].numpy()
-
-    return logits
 
 
 def _determinism(model: Model, name: str, ids: list[int], what: str = "all") -> Iterator[Check]:

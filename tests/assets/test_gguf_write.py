@@ -7,6 +7,7 @@ import pytest
 import helpers
 from cachequant.assets import gguf as reader
 from cachequant.assets import gguf_write, models
+from cachequant.assets.gguf_file import GgufFile, dequantize
 from cachequant.assets.names import gguf_name
 from cachequant.errors import InputError
 
@@ -19,9 +20,8 @@ def read(tmp_path, monkeypatch):
     def run(name, kind):
         asset = models.resolve(helpers.checkpoint(name, str(tmp_path)))
         gguf_write.write_gguf(asset, tmp_path / "m.gguf", kind)
-        found = gguf.GGUFReader(tmp_path / "m.gguf")
-        fields = {key: field.contents() for key, field in found.fields.items()}
-        return asset, fields, {t.name: t for t in found.tensors}
+        found = GgufFile(tmp_path / "m.gguf")
+        return asset, found.fields, found.tensors
 
     return run
 
@@ -36,11 +36,11 @@ def test_configuration_and_weights_come_back(name, kind, read):
     heads = {"q": config.heads, "k": config.kv_heads}
     for canonical in asset.weights:
         stored = tensors[gguf_name(config, canonical)]
-        back = reader.dequantize(stored)
+        back = dequantize(stored)
         if part := heads.get(canonical.rsplit(".", 2)[1]):
             back = reader.unpermute(back, part)
         step = np.abs(asset.weights[canonical]).max() / 127
-        exact = stored.tensor_type == gguf.GGMLQuantizationType.F32
+        exact = stored.kind == gguf.GGMLQuantizationType.F32
         assert np.abs(back - asset.weights[canonical]).max() <= (0 if exact else 0.51 * step), canonical
 
 
@@ -48,7 +48,7 @@ def test_q8_0_codes_the_matrices_whose_rows_are_whole_blocks(monkeypatch, tmp_pa
     wide = helpers.GPT2 | dict(n_embd=64, n_head=4)
     monkeypatch.setitem(helpers.TINY, "gpt2-wide", wide)
     _, _, tensors = read("gpt2-wide", "q8_0")
-    coded = {name for name, t in tensors.items() if t.tensor_type == gguf.GGMLQuantizationType.Q8_0}
+    coded = {name for name, t in tensors.items() if t.kind == gguf.GGMLQuantizationType.Q8_0}
     assert {"token_embd.weight", "blk.0.attn_qkv.weight", "blk.1.ffn_down.weight"} <= coded
     assert not {"position_embd.weight", "blk.0.attn_qkv.bias", "output_norm.weight"} & coded
 

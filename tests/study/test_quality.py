@@ -175,6 +175,7 @@ def test_perplexity_of_one_scheme(model, evaluation, monkeypatch, tmp_path):
     path = tmp_path / "greek.txt"
     path.write_text(TEXT.text)
     monkeypatch.setattr(quality, "_loaded", lambda m, scheme="fp32", threads=None: _with_letters(model, scheme))
+    monkeypatch.setattr(quality, "_stored", lambda m: None)
     figures = quality.summarize(evaluation)
     alone = quality.perplexity("tiny", "int8", text=str(path), window=20, tokens=50)
     assert alone["perplexity"] == pytest.approx(figures["int8"]["perplexity"], rel=1e-6)

@@ -1,27 +1,59 @@
-"""Models as GGUF files for llama.cpp: float32, or its Q8_0, from the weights that every other arm runs with.
+"""Models as GGUF files for llama.cpp: float32, or its Q8_0.
 
 Names, shapes and the order of the rows of q and k are those of llama.cpp's converter (see `cachequant.assets.gguf`).
-The file holds no vocabulary: it is for programs that pass token ids.
+`write_gguf` rounds as llama.cpp's own quantizer does, for comparing engines; `export_gguf` writes the very codes and
+steps that this library runs with. Tensors are made and written one at a time.
 """
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 
+from cachequant.assets import cachedir, gguf_tokenizer
+from cachequant.assets.gguf import BLOCK
+from cachequant.assets.mapped import release
 from cachequant.assets.names import gguf_name
 from cachequant.assets.store import ModelAsset
+from cachequant.checkpoint.layout import quantizer_of
 from cachequant.decoder.config import DecoderConfig, LinearScaling
+from cachequant.decoder.linear import quantize_matrix
 from cachequant.decoder.rope import inverse_frequencies
+from cachequant.decoder.weights import matrix
 from cachequant.errors import InputError
+from cachequant.quantize import Quantized
+from cachequant.schemes import Q8_0, Scheme
 
 _F32, _Q8_0 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.Q8_0
 KINDS = {"f32": (_F32, gguf.LlamaFileType.ALL_F32), "q8_0": (_Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0)}
-BLOCK = 32  # columns that share a scale in Q8_0
+Progress = Callable[[int, int], None]
+
+
+def _silent(done: int, total: int) -> None:
+    """The progress of nobody watching."""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A tensor of the file before its bytes are made."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: gguf.GGMLQuantizationType
+    make: Callable[[], np.ndarray]
+
+    @property
+    def nbytes(self) -> int:
+        block, size = gguf.GGML_QUANT_SIZES[self.kind]
+        return math.prod(self.shape) // block * size
 
 
 def write_gguf(asset: ModelAsset, path: str | Path, kind: str) -> None:
-    """Write a model.
+    """Write a float32 model, without a vocabulary: for programs that pass token ids.
 
     Parameters
     ----------
@@ -41,24 +73,79 @@ def write_gguf(asset: ModelAsset, path: str | Path, kind: str) -> None:
         raise InputError(f"unknown kind of GGUF file {kind!r}; allowed: {', '.join(KINDS)}")
     if asset.scheme is not None:
         raise InputError(f"{asset.name} is quantized, as {asset.scheme.name!r}; allowed are float32 models")
-    config, (coded, file_type) = asset.config, KINDS[kind]
-    writer = gguf.GGUFWriter(path, config.family)
-    writer.add_name(asset.name)
-    writer.add_file_type(file_type)
-    _add_config(writer, config)
-    for name in asset.weights:
-        tensor = np.ascontiguousarray(_stored(config, name, asset.weights[name]), dtype=np.float32)
-        codes = tensor.ndim == 2 and not tensor.shape[1] % BLOCK and name != "positions.weight"
-        used = coded if codes else _F32
-        raw = tensor if used == _F32 else gguf.quants.quantize(tensor, used)
-        writer.add_tensor(gguf_name(config, name), raw, raw_dtype=used)
-    if config.rope_scaling is not None and not isinstance(config.rope_scaling, LinearScaling):
-        plain = inverse_frequencies(config.head_dim, config.rope_theta, None)
-        writer.add_tensor("rope_freqs.weight", (plain / config.rope_frequencies()).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    (coded, file_type), planned = KINDS[kind], []
+    for name, tensor in asset.weights.items():
+        used = coded if tensor.ndim == 2 and not tensor.shape[1] % BLOCK and name != "positions.weight" else _F32
+
+        def make(name: str = name, used=used) -> np.ndarray:
+            rows = np.ascontiguousarray(_stored(asset.config, name, asset.weights[name]), dtype=np.float32)
+            return rows if used == _F32 else gguf.quants.quantize(rows, used)
+
+        planned.append(_Planned(gguf_name(asset.config, name), tensor.shape, used, make))
+    _write(asset, Path(path), file_type, planned, {"tokenizer.ggml.model": gguf_tokenizer.NONE})
+
+
+def export_gguf(asset: ModelAsset, path: str | Path, scheme: Scheme, progress: Progress = _silent) -> bool:
+    """Write a model under a scheme, with its vocabulary: the file gives the same codes and steps back, bit for bit.
+
+    Parameters
+    ----------
+    asset : ModelAsset
+        A float32 model, or a checkpoint, whose codes are written as they are.
+    path : str or Path
+        A new file, which appears whole or not at all.
+    scheme : Scheme
+        `fp32` or `q8_0`, each with or without the head `int8-block32`.
+    progress : callable
+        Called with the tensors written and to write.
+
+    Returns
+    -------
+    bool
+        Whether the file has a vocabulary; llama.cpp reads one without it, but takes token ids only.
+
+    Raises
+    ------
+    InputError
+        The file exists, another scheme, a checkpoint of another scheme, or matrices whose rows are not whole blocks.
+    """
+    path = Path(path)
+    check_export(asset, path, scheme)
+    planned = []
+    for name, tensor in asset.weights.items():
+        quantizer = quantizer_of(asset.config, scheme, name)
+        shape = tensor.codes.shape if isinstance(tensor, Quantized) else tensor.shape
+
+        def make(name: str = name, quantizer=quantizer) -> np.ndarray:
+            source = matrix(asset.weights, name, quantizer)
+            if quantizer is None:
+                return _stored(asset.config, name, source)
+            coded = source if isinstance(source, Quantized) else quantize_matrix(source, quantizer)
+            return _blocks(_stored(asset.config, name, coded.codes), _stored(asset.config, name, coded.scales))
+
+        planned.append(_Planned(gguf_name(asset.config, name), shape, _Q8_0 if quantizer else _F32, make))
+    coded = any(tensor.kind == _Q8_0 for tensor in planned)
+    fields = gguf_tokenizer.describe(asset)
+    with cachedir.atomic_file(path) as partial:
+        _write(asset, partial, KINDS["q8_0" if coded else "f32"][1], planned, fields, progress)
+    return fields["tokenizer.ggml.model"] != gguf_tokenizer.NONE
+
+
+def check_export(asset: ModelAsset, path: Path, scheme: Scheme) -> None:
+    """The refusals of `export_gguf`, before anything is written."""
+    if path.exists():
+        raise InputError(f"{path} exists; name a new file")
+    if {scheme.weight, scheme.head} - {None, Q8_0} or scheme.transform:
+        raise InputError(f"scheme {scheme.name!r} is not what Q8_0 holds; allowed: fp32, q8_0, each with +head")
+    if asset.scheme is not None and asset.scheme != scheme:
+        raise InputError(
+            f"scheme {scheme.name!r}: {asset.name} is a checkpoint quantized as {asset.scheme.name!r}; allowed is that"
+        )
+    config = asset.config
+    widths = {config.width} if scheme.head else set()
+    widths |= {config.width, config.attention_width, config.ffn} if scheme.weight else set()
+    if odd := sorted(width for width in widths if width % BLOCK):
+        raise InputError(f"rows of {odd[0]} values are not whole blocks of {BLOCK}; allowed for this model: fp32")
 
 
 def permute(tensor: np.ndarray, heads: int) -> np.ndarray:
@@ -72,6 +159,46 @@ def _stored(config: DecoderConfig, name: str, tensor: np.ndarray) -> np.ndarray:
     return permute(tensor, heads) if heads else tensor
 
 
+def _blocks(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """(rows, bytes) uint8 of Q8_0: for every block its float16 step, then its 32 codes."""
+    steps = np.ascontiguousarray(scales.astype("<f2", copy=False)).view(np.uint8).reshape(*scales.shape, 2)
+    parts = [steps, codes.reshape(*scales.shape, BLOCK).view(np.uint8)]
+    return np.concatenate(parts, axis=2).reshape(len(codes), -1)
+
+
+def _write(
+    asset: ModelAsset,
+    path: Path,
+    file_type: int,
+    planned: list[_Planned],
+    fields: dict[str, Any],
+    progress: Progress = _silent,
+) -> None:
+    config = asset.config
+    writer = gguf.GGUFWriter(path, config.family)
+    writer.add_name(asset.name)
+    writer.add_file_type(file_type)
+    _add_config(writer, config)
+    for key, value in fields.items():
+        adders = {str: writer.add_string, list: writer.add_array, int: writer.add_uint32, bool: writer.add_bool}
+        adders[type(value)](key, value)
+    if config.rope_scaling is not None and not isinstance(config.rope_scaling, LinearScaling):
+        plain = inverse_frequencies(config.head_dim, config.rope_theta, None)
+        factors = (plain / config.rope_frequencies()).astype(np.float32)
+        planned = [*planned, _Planned("rope_freqs.weight", factors.shape, _F32, lambda: factors)]
+    for tensor in planned:
+        writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes, tensor.kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for done, tensor in enumerate(planned, 1):
+        made = tensor.make()
+        writer.write_tensor_data(made)
+        release(made)
+        progress(done, len(planned))
+    writer.close()
+
+
 def _add_config(writer: gguf.GGUFWriter, config: DecoderConfig) -> None:
     writer.add_vocab_size(config.vocab)
     writer.add_context_length(config.context)
@@ -80,7 +207,6 @@ def _add_config(writer: gguf.GGUFWriter, config: DecoderConfig) -> None:
     writer.add_feed_forward_length(config.ffn)
     writer.add_head_count(config.heads)
     writer.add_head_count_kv(config.kv_heads)
-    writer.add_tokenizer_model("none")
     if config.family == "gpt2":
         writer.add_layer_norm_eps(config.norm_eps)
         return

@@ -17,10 +17,13 @@ from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.tokenizer import Tokenizer
 from cachequant.decoder.weights import Weights, check_finite, check_shapes, tensor_shapes
 from cachequant.errors import AssetError
-from cachequant.schemes import Scheme
+from cachequant.quantize import Quantized
+from cachequant.schemes import Q8_0, Scheme
 
-_LAYOUT = 1  # raise it when converted files change for the same source
+_LAYOUT = 2  # raise it when converted files change for the same source
 _WEIGHTS, _CONFIG, _TOKENIZER, _SOURCE = "weights.safetensors", "config.json", "tokenizer.json", "source.json"
+_CODES_SUFFIX, _SCALES_SUFFIX = ".codes", ".scales"
+_CODES = "codes.safetensors"  # matrices that the source held as codes in blocks of 32, beside their float32 values
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class ModelSource:
         Of the tensors that are there.
     read : callable
         Canonical name to float32 array.
+    read_codes : callable or None
+        Canonical name to the matrix's own codes in blocks of 32 with float16 steps, or None if it has no such codes.
     tokenizer : str or None
         The text of a `tokenizer.json`.
     chat_template : str or None
@@ -52,6 +57,7 @@ class ModelSource:
     config: DecoderConfig
     shapes: Mapping[str, tuple[int, ...]]
     read: Callable[[str], np.ndarray]
+    read_codes: Callable[[str], Quantized | None] | None = None
     tokenizer: str | None = None
     chat_template: str | None = None
     origin: Mapping[str, str] | None = None
@@ -110,6 +116,7 @@ def convert(source: ModelSource, progress: Callable[[int, int], None] | None = N
             "name": source.name,
             "sha256": source.sha256,
             "weights_sha256": writer.close(),
+            "codes_sha256": _write_codes(source, shapes, folder / _CODES),
             "random": source.random,
             "chat_template": source.chat_template,
             "origin": dict(source.origin or {}),
@@ -146,7 +153,9 @@ def load(sha256: str, name: str | None = None) -> ModelAsset | None:
         if note["sha256"] != sha256 or file.metadata.get("source_sha256") != sha256:
             raise AssetError(f"{folder}: belongs to another source")
         check_shapes(tensor_shapes(config), {key: info.shape for key, info in file.tensors.items()}, str(folder))
-        weights = Weights({key: file.float32(key) for key in file.tensors}, sha256, folder / _WEIGHTS)
+        tensors = {key: file.float32(key) for key in file.tensors}
+        codes = _read_codes(folder / _CODES) if note["codes_sha256"] else {}
+        weights = Weights(tensors, sha256, folder / _WEIGHTS, codes)
         tokenizer = None
         if (folder / _TOKENIZER).exists():
             tokenizer = Tokenizer.from_file(folder / _TOKENIZER, config.eos_ids, config.bos_id)
@@ -176,7 +185,9 @@ def verify(sha256: str) -> None:
     """
     try:
         note = json.loads((place(sha256) / _SOURCE).read_text(encoding="utf-8"))
-        require_sha256(sha256_file(place(sha256) / _WEIGHTS), note["weights_sha256"], str(place(sha256) / _WEIGHTS))
+        for name, expected in ((_WEIGHTS, note["weights_sha256"]), (_CODES, note["codes_sha256"])):
+            if expected:
+                require_sha256(sha256_file(place(sha256) / name), expected, str(place(sha256) / name))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise AssetError(f"the converted model in {place(sha256)} is damaged ({error}); remove that folder") from error
 
@@ -190,6 +201,30 @@ def load_or_convert(
         convert(open_source(), progress)
         asset = load(sha256, name)
     return asset
+
+
+def _write_codes(source: ModelSource, shapes: Mapping[str, tuple[int, ...]], path: Path) -> str | None:
+    """The matrices that the source holds as codes; sha256 of the file, or None if there are none and no file."""
+    if source.read_codes is None:
+        return None
+    found = {name: q.scales.shape for name in shapes if (q := source.read_codes(name)) is not None}
+    if not found:
+        return None
+    stored = {}
+    for name, scales in found.items():
+        stored |= {name + _CODES_SUFFIX: ("I8", shapes[name]), name + _SCALES_SUFFIX: ("F16", scales)}
+    writer = TensorWriter(path, stored, {"source_sha256": source.sha256})
+    for name in found:
+        q = source.read_codes(name)
+        writer.write(name + _CODES_SUFFIX, q.codes)
+        writer.write(name + _SCALES_SUFFIX, q.scales)
+    return writer.close()
+
+
+def _read_codes(path: Path) -> dict[str, Quantized]:
+    file = TensorFile(path)
+    names = [key.removesuffix(_CODES_SUFFIX) for key in file.tensors if key.endswith(_CODES_SUFFIX)]
+    return {name: Quantized(file.raw(name + _CODES_SUFFIX), file.raw(name + _SCALES_SUFFIX), Q8_0) for name in names}
 
 
 def _write_json(path: Path, value) -> None:

@@ -63,9 +63,9 @@ def quantizer_of(config: DecoderConfig, scheme: Scheme, name: str) -> Quantizer 
     return scheme.weight if kind == "weight" and (".attn." in stem or ".mlp." in stem) else None
 
 
-def parts(config: DecoderConfig, scheme: Scheme, name: str) -> dict[str, Stored]:
+def parts(config: DecoderConfig, scheme: Scheme, name: str, shape: tuple[int, ...]) -> dict[str, Stored]:
     """The stored tensors of one canonical tensor: itself, or codes, scales and the empty guard."""
-    shape, quantizer = tensor_shapes(config)[name], quantizer_of(config, scheme, name)
+    quantizer = quantizer_of(config, scheme, name)
     stored = hf_name(config, name)
     if quantizer is None:
         return {stored: Stored("F32", shape)}
@@ -88,7 +88,11 @@ def coded(quantizer: Quantizer, rows: int, k: int) -> dict[str, Stored]:
 
 def layout(config: DecoderConfig, scheme: Scheme) -> dict[str, Stored]:
     """Every tensor of a checkpoint, in file order."""
-    return {key: stored for name in tensor_shapes(config) for key, stored in parts(config, scheme, name).items()}
+    return {
+        key: stored
+        for name, shape in tensor_shapes(config).items()
+        for key, stored in parts(config, scheme, name, shape).items()
+    }
 
 
 def shards(tensors: dict[str, Stored], size: int | None) -> list[dict[str, Stored]]:

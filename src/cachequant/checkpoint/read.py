@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cachequant.assets.hf_folder import INDEX, read_chat_template, read_config, read_json, weight_files
+import numpy as np
+
+from cachequant.assets.hf_folder import INDEX, is_checkpoint, read_chat_template, read_config, read_json, weight_files
+from cachequant.assets.mapped import release
 from cachequant.assets.store import ModelAsset
 from cachequant.assets.tensorfile import TensorFile
 from cachequant.checkpoint.invariants import check_quantized
 from cachequant.checkpoint.layout import NOTE, Stored, layout, parts, quantizer_of
 from cachequant.checkpoint.note import check_hash, read_note, scheme_of
-from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.tokenizer import Tokenizer
 from cachequant.decoder.weights import Weights, check_finite, tensor_shapes
 from cachequant.errors import AssetError
 from cachequant.quantize import Quantized
-from cachequant.schemes import Scheme
+from cachequant.schemes import Quantizer
 
 
 def read_checkpoint(folder: str | Path) -> ModelAsset:
@@ -40,9 +42,12 @@ def read_checkpoint(folder: str | Path) -> ModelAsset:
     tensors = open_tensors(weight_files(folder), folder)
     expected = layout(config, scheme)
     _check_names(folder, expected, {name: file.tensors[name] for name, file in tensors.items()}, note["sha256"])
-    for name, file in tensors.items():
-        check_hash(name, file, note["sha256"])
-    weights = {name: _tensor(config, scheme, name, tensors) for name in tensor_shapes(config)}
+    weights = {
+        name: _tensor(
+            list(parts(config, scheme, name, shape)), quantizer_of(config, scheme, name), tensors, note["sha256"]
+        )
+        for name, shape in tensor_shapes(config).items()
+    }
     mapped = Weights(weights, _identity(folder, note))
     if note["parameters"] != mapped.parameters:
         raise AssetError(f"{folder / NOTE}: parameters is {note['parameters']}, the tensors hold {mapped.parameters}")
@@ -61,7 +66,10 @@ def read_checkpoint(folder: str | Path) -> ModelAsset:
 
 
 def _check_config(folder: Path, note: Mapping[str, Any]) -> None:
-    stated = read_json(folder / "config.json")["quantization_config"]
+    fields = read_json(folder / "config.json")
+    if not is_checkpoint(fields):
+        raise AssetError(f"{folder / 'config.json'}: its quantization_config is not that of a checkpoint")
+    stated = fields["quantization_config"]
     kept = stated.get("modules_to_not_convert")
     if kept:
         raise AssetError(
@@ -120,15 +128,22 @@ def _check_names(
             raise AssetError(f"{folder / NOTE}: tensor {name!r} has no sha256")
 
 
-def _tensor(config: DecoderConfig, scheme: Scheme, name: str, tensors: Mapping[str, TensorFile]):
-    keys, quantizer = list(parts(config, scheme, name)), quantizer_of(config, scheme, name)
+def _tensor(
+    keys: list[str], quantizer: Quantizer | None, tensors: Mapping[str, TensorFile], hashes: Mapping[str, str]
+) -> np.ndarray | Quantized:
+    """One canonical tensor, checked; its pages are given back, so that a model is never in memory twice."""
     arrays = [tensors[key].raw(key) for key in keys]
+    for key in keys:
+        check_hash(key, tensors[key], hashes)
     if quantizer is None:
         check_finite(keys[0], arrays[0], tensors[keys[0]].path.name)
-        return arrays[0]
-    coded = Quantized(*arrays[:2], quantizer)
-    check_quantized(coded, *keys[:2])
-    return coded
+        found = arrays[0]
+    else:
+        found = Quantized(*arrays[:2], quantizer)
+        check_quantized(found, *keys[:2])
+    for array in arrays:
+        release(array)
+    return found
 
 
 def _identity(folder: Path, note: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from cachequant import schemes
 from cachequant.assets import cachedir, models
 from cachequant.assets.hf_folder import INDEX, QUANT_METHOD
+from cachequant.assets.mapped import release
 from cachequant.assets.materialize import new_folder, write_description, write_json
 from cachequant.assets.store import ModelAsset
 from cachequant.assets.tensorfile import TensorWriter
@@ -16,7 +17,9 @@ from cachequant.checkpoint.layout import NOTE, VERSION, layout, parts, quantizer
 from cachequant.checkpoint.layout import tensor_bytes as bytes_of
 from cachequant.checkpoint.note import new_note
 from cachequant.decoder.linear import quantize_matrix
+from cachequant.decoder.weights import matrix
 from cachequant.errors import InputError
+from cachequant.quantize import Quantized
 from cachequant.schemes import Scheme
 from cachequant.transform import basis
 
@@ -105,12 +108,18 @@ def _write_tensors(
 
 def _tensors(asset: ModelAsset, scheme: Scheme, progress: Callable | None) -> Iterator[tuple[str, np.ndarray]]:
     for done, (name, tensor) in enumerate(asset.weights.items(), 1):
-        keys, quantizer = list(parts(asset.config, scheme, name)), quantizer_of(asset.config, scheme, name)
+        keys, quantizer = (
+            list(parts(asset.config, scheme, name, tensor.shape)),
+            quantizer_of(asset.config, scheme, name),
+        )
         if quantizer is None:
             yield keys[0], tensor
         else:
             rotated = scheme.transform if name.startswith("layers.") else None
-            coded = quantize_matrix(tensor, quantizer, rotated and basis(rotated, tensor.shape[1]))
+            coded = matrix(asset.weights, name, quantizer, rotated)
+            if not isinstance(coded, Quantized):
+                coded = quantize_matrix(tensor, quantizer, rotated and basis(rotated, tensor.shape[1]))
             yield from zip(keys, (coded.codes, coded.scales, np.empty(0, np.int8)), strict=True)
+        release(tensor)
         if progress:
             progress(done, len(asset.weights))

@@ -16,6 +16,7 @@ from cachequant.cli import (
     bench,
     cache,
     doctor,
+    export,
     generate,
     materialize,
     memory,
@@ -31,7 +32,7 @@ from cachequant.errors import CachequantError
 
 app = typer.Typer(name="cachequant", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 for module in (
-    generate, perplexity, bench, profile, memory, doctor, verify, materialize, quantize, cache, session, run
+    generate, perplexity, bench, profile, memory, doctor, verify, materialize, quantize, export, cache, session, run
 ):  # fmt: skip
     module.register(app)
 

@@ -15,7 +15,10 @@ def register(app: typer.Typer) -> None:
 
 def perplexity(
     model: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
-    scheme: Annotated[str, typer.Option(help="Number format: fp32, int8, w8a12, bfp8, int8+head, ..., auto.")] = "int8",
+    scheme: Annotated[
+        str | None,
+        typer.Option(help="Number format: fp32, int8, w8a12, ..., auto; default: as stored, else int8."),
+    ] = None,
     kv: output.Kv = "fp32",
     text: Annotated[
         str | None,
@@ -39,7 +42,7 @@ def perplexity(
     from cachequant.kv.calibration import check_calibration
     from cachequant.study import quality
 
-    schemes.get(scheme), formats.get(kv), check_calibration(calibration)
+    schemes.get(scheme or "int8"), formats.get(kv), check_calibration(calibration)
     with output.quiet(json):
         loading.resolve_model(model, json, "perplexity needs a trained model and its tokenizer")
         with output.progress("scoring", json) as report:

@@ -22,6 +22,7 @@ LINEARS = {
     "gpt2": ("attn.qkv", "attn.o", "mlp.up", "mlp.down"),
     "llama": ("attn.q", "attn.k", "attn.v", "attn.o", "mlp.gate", "mlp.up", "mlp.down"),
 }
+MOST_LAYERS = 4096  # far above any model: a damaged file must not ask for the names of a billion tensors
 _SIZES = ("vocab", "context", "width", "layers", "heads", "kv_heads", "head_dim", "ffn")
 
 
@@ -81,6 +82,8 @@ class DecoderConfig:
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{field} is {value!r}, it must be an integer of at least 1")
+        if self.layers > MOST_LAYERS:
+            raise ConfigError(f"layers is {self.layers}; allowed: at most {MOST_LAYERS}")
         if self.heads % self.kv_heads:
             raise ConfigError(f"heads = {self.heads} is not a multiple of kv_heads = {self.kv_heads}")
         if not isinstance(self.norm_eps, float) or not 0 < self.norm_eps < 1:

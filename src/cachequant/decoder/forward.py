@@ -13,6 +13,7 @@ import numpy as np
 from cachequant.decoder.blocks import Blocks
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.linear import PackedLinear, pack, pack_head
+from cachequant.decoder.weights import matrix
 from cachequant.kernels import attention, gemm, pointwise
 from cachequant.kv.table import Pages
 from cachequant.schemes import Scheme
@@ -82,10 +83,9 @@ class Decoder:
         if scheme.transform:
             for k in (config.width, config.attention_width, config.ffn):
                 scheme.transform.check(k)  # before anything is packed
-        self._embedding = weights["embed.weight"]
+        self._embedding = None if config.tied else weights["embed.weight"]  # a tied one is read from the packed head
         self._positions = weights["positions.weight"] if config.family == "gpt2" else None
         self.final_norm = self._norm(weights, "final_norm")
-        self.layers = [self._layer(weights, i, largest or {}) for i in range(config.layers)]
         if (
             shared is not None
             and shared.scheme.head == scheme.head
@@ -93,7 +93,9 @@ class Decoder:
         ):
             self.head = shared.head
         else:
-            self.head = pack_head(weights["embed.weight" if config.tied else "head.weight"], scheme)
+            name = "embed.weight" if config.tied else "head.weight"
+            self.head = pack_head(matrix(weights, name, scheme.head), scheme)
+        self.layers = [self._layer(weights, i, largest or {}) for i in range(config.layers)]
         if config.rope_theta is not None:
             angles = np.outer(np.arange(config.context), config.rope_frequencies())
             self._cos, self._sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
@@ -110,7 +112,8 @@ class Decoder:
 
         def linear(site: str, *names: str) -> PackedLinear:
             names = [prefix + n for n in names]
-            matrices, biases = [weights[n + ".weight"] for n in names], [weights.get(n + ".bias") for n in names]
+            matrices = [matrix(weights, n + ".weight", self.scheme.weight, self.scheme.transform) for n in names]
+            biases = [weights.get(n + ".bias") for n in names]
             return pack(matrices, biases, self.scheme, largest.get((i, site)))
 
         gpt2 = self.config.family == "gpt2"
@@ -157,7 +160,7 @@ class Decoder:
         return self.head(hidden)
 
     def _embed(self, ids: np.ndarray, start: int) -> np.ndarray:
-        if self.config.tied and self.scheme.head is not None:
+        if self._embedding is None:
             x = gemm.rows(self.head.weight, ids)
         else:
             x = self._embedding[ids]  # (T, width), a copy

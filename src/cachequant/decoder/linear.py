@@ -5,12 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from cachequant import quantize
+from cachequant.assets.mapped import release
 from cachequant.errors import InputError
-from cachequant.kernels import gemm
+from cachequant.kernels import gemm, simd
 from cachequant.kernels.rotate import rotate
 from cachequant.quantize import Quantized
-from cachequant.schemes import Quantizer, Scheme, Transform
+from cachequant.schemes import Quantizer, Scheme, Tensor, Transform
 from cachequant.transform import Basis, basis
+
+PIECE = 1 << 20  # values of a matrix that are quantized or packed at once: bounds the memory beside the result
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,25 +39,30 @@ class PackedLinear:
 
 
 def pack(
-    weights: list[np.ndarray] | list[Quantized],
+    weights: list[np.ndarray | Quantized],
     biases: list[np.ndarray | None],
     scheme: Scheme,
     largest: np.ndarray | None = None,
 ) -> PackedLinear:
     """Quantize each (N_i, K) matrix of a decoder block alone, then stack them, so that stacking changes no value.
 
-    weights : float32, or the codes that `quantize_matrix` made of them under the same scheme.
+    Pages of a mapped file that the weights are views of are given back.
+
+    weights : float32, or codes in the scheme's format: of a checkpoint, or of a source that has such codes.
     largest : (K,) largest inputs, for a scheme that is calibrated.
     """
     if scheme.weight is None:
-        packed = gemm.pack_fp32(weights[0] if len(weights) == 1 else np.concatenate(weights))
+        packed = _pack_fp32(weights[0] if len(weights) == 1 else np.concatenate(weights))
     else:
-        if isinstance(weights[0], Quantized):
-            changed = scheme.transform and basis(scheme.transform, weights[0].codes.shape[1])
+        if scheme.transform and isinstance(weights[0], Quantized):  # then all are
+            changed = basis(scheme.transform, weights[0].codes.shape[1])
         else:
             changed = scheme.transform and _basis(scheme.transform, weights, largest)
-            weights = [quantize_matrix(w, scheme.weight, changed) for w in weights]
-        packed = gemm.pack_codes(quantize.concatenate(weights), scheme.activation, changed)
+        weights = [w if isinstance(w, Quantized) else quantize_matrix(w, scheme.weight, changed) for w in weights]
+        stacked = weights[0] if len(weights) == 1 else quantize.concatenate(weights)
+        packed = gemm.pack_codes(stacked, scheme.activation, changed)
+    for w in weights:
+        release(w.codes if isinstance(w, Quantized) else w)
     if all(b is None for b in biases):
         bias = None
     else:
@@ -65,10 +73,37 @@ def pack(
 
 
 def quantize_matrix(w: np.ndarray, quantizer: Quantizer, changed: Basis | None = None) -> Quantized:
-    """Codes of an (N, K) float32 matrix, in the basis `changed` of its inputs if that is given."""
-    if changed:
-        w = rotate(w, 1 / changed.factors, changed.block) * np.float32(1 / changed.block)
-    return quantize.quantize(w, quantizer)
+    """Codes of an (N, K) float32 matrix, in the basis `changed` of its inputs if that is given.
+
+    Rows are quantized a piece at a time, and pages of a mapped file are given back after each piece.
+    """
+    rows = len(w) if quantizer.granularity == Tensor() else _piece(w)
+    parts = []
+    for start in range(0, len(w), rows):
+        part = w[start : start + rows]
+        if changed:
+            turned = rotate(part, 1 / changed.factors, changed.block) * np.float32(1 / changed.block)
+        parts.append(quantize.quantize(turned if changed else part, quantizer))
+        release(part)
+    return parts[0] if len(parts) == 1 else quantize.concatenate(parts)
+
+
+def _pack_fp32(w: np.ndarray) -> gemm.PackedMatrix:
+    """`gemm.pack_fp32` a piece at a time, so that a mapped matrix is never in memory beside its packed form."""
+    rows = _piece(w)
+    if rows >= len(w):
+        return gemm.pack_fp32(w)
+    packed = gemm.pack_fp32(np.broadcast_to(np.float32(0), w.shape))
+    for start in range(0, len(w), rows):
+        piece = gemm.pack_fp32(w[start : start + rows]).values
+        packed.values[start // simd.WIDTH :][: len(piece)] = piece
+        release(w[start : start + rows])
+    return packed
+
+
+def _piece(w: np.ndarray) -> int:
+    """Rows of a piece: whole panels."""
+    return max(1, PIECE // w.shape[1] // simd.WIDTH) * simd.WIDTH
 
 
 def _basis(transform: Transform, weights: list[np.ndarray], largest: np.ndarray | None) -> Basis:

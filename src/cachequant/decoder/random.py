@@ -14,6 +14,13 @@ GPT2_SMALL = DecoderConfig(
     norm_eps=1e-5, activation="gelu_tanh", tied=True, attention_bias=True, output_bias=True, mlp_bias=True,
     eos_ids=(50256,), bos_id=50256,
 )  # fmt: skip
+_TINY = dict(vocab=67, context=600, width=64, layers=1, heads=2, head_dim=32, ffn=96, norm_eps=1e-5, tied=True)
+TINY = {  # one of each family, for what has to run once: compiling, and loading what was compiled
+    "llama": DecoderConfig(family="llama", activation="silu", kv_heads=1, rope_theta=1e4, **_TINY),
+    "gpt2": DecoderConfig(
+        family="gpt2", activation="gelu_tanh", kv_heads=2, attention_bias=True, output_bias=True, mlp_bias=True, **_TINY
+    ),
+}
 _RULE = "irwin-hall-4x16-pcg64-1"  # raise the number when the same seed gives other values
 
 

@@ -6,12 +6,15 @@ with `.weight` and, where the configuration has one, `.bias`. All are float32 in
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from cachequant.decoder.config import DecoderConfig
 from cachequant.errors import AssetError, NumericsError
+from cachequant.quantize import Quantized
+from cachequant.schemes import Quantizer, Transform
 
 
 class Weights(Mapping[str, np.ndarray]):
@@ -24,10 +27,18 @@ class Weights(Mapping[str, np.ndarray]):
         Identity of the source that they were made from, 64 hexadecimal digits.
     path : Path, optional
         The file that is mapped, None for weights made in memory.
+    codes : mapping of str to Quantized, optional
+        Matrices that the source held as codes in blocks of 32, which are worth exactly their float32 values.
     """
 
-    def __init__(self, tensors: Mapping[str, np.ndarray], sha256: str, path: Path | None = None):
-        self._tensors, self.sha256, self.path = dict(tensors), sha256, path
+    def __init__(
+        self,
+        tensors: Mapping[str, np.ndarray],
+        sha256: str,
+        path: Path | None = None,
+        codes: Mapping[str, Quantized] | None = None,
+    ):
+        self._tensors, self.sha256, self.path, self._codes = dict(tensors), sha256, path, dict(codes or {})
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._tensors[name]
@@ -41,6 +52,16 @@ class Weights(Mapping[str, np.ndarray]):
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
 
+    def as_codes(self, name: str, quantizer: Quantizer) -> Quantized | None:
+        """The source's own codes of a matrix, where `quantizer` has such: nothing is rounded a second time.
+
+        Float16 steps become float32 ones exactly.
+        """
+        found = self._codes.get(name)
+        if found is None or replace(quantizer, half=found.quantizer.half) != found.quantizer:
+            return None
+        return Quantized(found.codes, found.scales.astype(quantizer.scale_dtype, copy=False), quantizer)
+
     @property
     def parameters(self) -> int:
         """Number of values in all tensors; a tied head counts once."""
@@ -50,6 +71,16 @@ class Weights(Mapping[str, np.ndarray]):
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self._tensors.values())
+
+
+def matrix(
+    weights: Mapping[str, np.ndarray], name: str, quantizer: Quantizer | None, transform: Transform | None = None
+) -> np.ndarray | Quantized:
+    """What a matrix that is to become codes under `quantizer` is made from: its source's codes, else its float32."""
+    if quantizer is None or transform or not isinstance(weights, Weights):
+        return weights[name]
+    found = weights.as_codes(name, quantizer)
+    return weights[name] if found is None else found
 
 
 def tensor_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:

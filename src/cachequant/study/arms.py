@@ -92,6 +92,13 @@ class Ours:
         return int(logits.argmax())
 
 
+class Loaded(Ours):
+    """An arm around a model that is there already."""
+
+    def __init__(self, model):
+        self._model, self._session, self.weight_bytes = model, None, model.weight_bytes
+
+
 def _transformers(dtype: str, int8: bool = False, scheme: str | None = None) -> Callable[[str, int], Engine]:
     def build(model: str, threads: int) -> Engine:
         from cachequant.study.torch_engine import Transformers

@@ -134,7 +134,7 @@ def hidden(model, ids: np.ndarray) -> np.ndarray:
 
 def perplexity(
     model: str,
-    scheme: str = "int8",
+    scheme: str | None = None,
     kv: str = "fp32",
     text: str | None = None,
     window: int = 1024,
@@ -148,6 +148,7 @@ def perplexity(
 
     Parameters
     ----------
+    scheme : a scheme's name; None is that of a checkpoint, else int8.
     kv : page format of keys and values.
     calibration : of coded pages, ``auto`` or ``none``.
     text : a text's name; None takes the best one at hand.
@@ -162,7 +163,15 @@ def perplexity(
         raise InputError(f"against {against!r} is not available; allowed: {BASELINE}")
     from cachequant.assets import texts
 
-    chosen = Variant(schemes.get(scheme), formats.get(kv), calibration)
+    kv = formats.get(kv)
+    stored = _stored(model)
+    if stored is not None and against:
+        raise InputError(
+            f"against {against}: {model} is a checkpoint quantized as {stored.name!r} and holds no float32 weights; "
+            f"allowed: the float32 model with the scheme {stored.name}, which computes the same bits"
+        )
+    scheme = schemes.get(scheme) if scheme else stored or schemes.get("int8")
+    chosen = Variant(scheme, kv, calibration)
     source = texts.default() if text is None else texts.resolve(text)
     loaded = _loaded(model, BASELINE if against else chosen.scheme, threads)
     chosen.kv.check(loaded.config.layers, loaded.config.head_dim)
@@ -199,6 +208,13 @@ def _score(logits: np.ndarray, targets: np.ndarray, reference: np.ndarray | None
     from cachequant.kernels.score import score
 
     return score(logits, targets, reference)
+
+
+def _stored(model: str) -> Scheme | None:
+    """The scheme of a checkpoint, None for a float32 model."""
+    from cachequant.assets import models
+
+    return models.resolve(model).scheme
 
 
 def _loaded(model, scheme: str | Scheme = BASELINE, threads: int | None = None):

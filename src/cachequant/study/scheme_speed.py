@@ -14,13 +14,6 @@ from cachequant.study.timing import BenchResult
 METRICS = ("prefill_tok_s", "decode_tok_s")
 
 
-class _Loaded(arms.Ours):
-    """An arm around a model that is there already."""
-
-    def __init__(self, model: Model):
-        self._model, self._session, self.weight_bytes = model, None, model.weight_bytes
-
-
 def measure(model: Model, names: Sequence[str], prompt: int, new: int, repeats: int) -> dict:
     """Prefill of `prompt` tokens and decode of `new` more, greedy, `repeats` interleaved rounds.
 
@@ -29,7 +22,7 @@ def measure(model: Model, names: Sequence[str], prompt: int, new: int, repeats: 
     The object of `comparison.assemble`, with `weight_bytes` {scheme: bytes of packed weights}.
     """
     ids = workloads.prompt_ids(prompt, model.config.vocab, model.tokenizer)
-    engines = {name: _Loaded(model if name == model.scheme.name else model.with_scheme(name)) for name in names}
+    engines = {name: arms.Loaded(model if name == model.scheme.name else model.with_scheme(name)) for name in names}
     values = {name: {metric: [] for metric in METRICS} for name in engines}
     for engine in engines.values():
         arms.generate(engine, ids, 2)

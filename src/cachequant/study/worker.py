@@ -8,15 +8,13 @@ standard error, so that it cannot break the protocol.
 import gc
 import json
 import os
-import resource
 import sys
 import time
 from dataclasses import asdict
 
 import numpy as np
-import psutil
 
-from cachequant.study import arms
+from cachequant.study import arms, rss
 
 
 class Server:
@@ -31,7 +29,7 @@ class Server:
         if what == "open":
             return self._open(**request)
         if what == "memory":
-            return memory()
+            return rss.memory()
         return getattr(self._work, what)(**request)
 
     def _open(self, kind: str, **how) -> dict:
@@ -39,7 +37,7 @@ class Server:
         self._work = _work(kind)(**how)
         gc.collect()
         gc.freeze()  # so that a collection in the middle of a timing has little to look at
-        return {"seconds": time.perf_counter() - begin, **self._work.facts(), **memory()}
+        return {"seconds": time.perf_counter() - begin, **self._work.facts(), **rss.memory()}
 
 
 def _work(kind: str) -> type:
@@ -48,6 +46,10 @@ def _work(kind: str) -> type:
         return DecodeWork
     if kind == "convert":
         return ConvertWork
+    if kind in ("footprint", "quantize"):
+        from cachequant.study import footprint
+
+        return footprint.FootprintWork if kind == "footprint" else footprint.QuantizeWork
     if kind == "gemm":
         from cachequant.study.gemm_arms import GemmWork
 
@@ -94,13 +96,6 @@ class ConvertWork:
 
     def facts(self) -> dict:
         return {}
-
-
-def memory() -> dict:
-    """Resident bytes now, and at their peak in this process."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return {"rss_bytes": psutil.Process().memory_info().rss, "peak_rss_bytes": peak}
 
 
 def main() -> None:

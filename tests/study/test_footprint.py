@@ -1,0 +1,72 @@
+"""What checkpoints take, on a tiny model: smaller codes make a smaller file; base and peak are told apart."""
+
+import numpy as np
+import pytest
+
+from cachequant.errors import InputError
+from cachequant.study import footprint, rss
+from helpers import checkpoint
+
+SCHEMES = ("fp32", "int8+head")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return checkpoint("gpt2", str(tmp_path_factory.mktemp("saved")))
+
+
+@pytest.fixture(scope="module")
+def found(model, tmp_path_factory):
+    return footprint.measure(model, SCHEMES, tmp_path_factory.mktemp("checkpoints"), prompt=4, new=3, repeats=2)
+
+
+def test_every_scheme_has_facts_and_speeds(found):
+    assert found["missing"] == []
+    for name in SCHEMES:
+        facts = found["facts"][name]
+        assert facts["above_bytes"] == facts["peak_rss_bytes"] - facts["base_bytes"]
+        assert 0 < facts["base_bytes"] < facts["peak_rss_bytes"]
+        for metric in footprint.METRICS:
+            assert len(found["arms"][name][metric]["values"]) == 2
+    sizes = [found["facts"][name]["file_bytes"] for name in SCHEMES]
+    assert 0 < sizes[1] < sizes[0]
+    assert "int8+head/fp32" in found["ratios"]
+
+
+def test_conversion_is_measured_against_the_source_and_a_layer(model, tmp_path):
+    found = footprint.conversion(model, "int8", tmp_path)
+    assert found["layer_bytes"] == 4 * 12 * 40 * 40
+    assert found["source_bytes"] > 2 * found["layer_bytes"]
+    assert (tmp_path / "converted" / "model.safetensors").exists()
+
+
+def test_without_cache_every_token_is_a_prefill_of_all():
+    class Engine:
+        seen = []
+
+        def start(self, ids):
+            self.seen.append(list(ids))
+
+        def choose(self, logits):
+            return 0
+
+    engine = footprint.Uncached(Engine())
+    engine.start([1, 2])
+    engine.step(3)
+    engine.step(4)
+    assert Engine.seen == [[1, 2], [1, 2, 3], [1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(("lengths", "message"), [((4, 1, 1), "at least 2 new"), ((90, 20, 1), "the context of 96")])
+def test_lengths_that_do_not_fit_are_refused(model, tmp_path, lengths, message):
+    with pytest.raises(InputError, match=message):
+        footprint.measure(model, ["fp32"], tmp_path, *lengths)
+
+
+def test_the_peak_starts_again():
+    array = np.ones(64 << 20, np.uint8)
+    del array
+    if not rss.reset_peak():
+        pytest.skip("this system cannot")
+    now = rss.memory()
+    assert now["peak_rss_bytes"] < now["rss_bytes"] + (32 << 20)
