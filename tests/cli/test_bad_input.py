@@ -50,7 +50,7 @@ CASES = {
     "bench arms": (["bench", "decode", "--arms", "int8,int9"], ["int9", "transformers-fp32"]),
     "bench transformers arms": (
         ["bench", "transformers", "--arms", "hf-int9"],
-        ["hf-int9", "hf-kv-dynamic", "hf-SCHEME", "int9"],
+        ["hf-int9", "hf-SCHEME", "int9"],
     ),
     "bench transformers of floats": (["bench", "transformers", "--arms", "hf-fp32"], ["hf-fp32", "in float32"]),
     "bench gemm arms": (["bench", "gemm", "--arms", "int9"], ["int9", "torch-fp32"]),

@@ -116,10 +116,10 @@ def transformers(
     threads: output.Threads = None,
     json: output.Json = False,
 ) -> None:
-    """transformers with our layers or caches in it, beside itself.
+    """transformers with our layers in it, beside itself.
 
-    Arms are transformers-fp32, hf- with a scheme, such as hf-int8, and hf-kv- with a cache, such as hf-kv-dynamic,
-    whose layers are int8 in all of them; bytes are those of keys and values.
+    Arms are transformers-fp32, hf- with a scheme, such as hf-int8, and the others of bench decode; bytes are those of
+    keys and values.
     """
     from cachequant.study import arms as registry
     from cachequant.study import bench

@@ -141,7 +141,6 @@ PEERS = {
     )
 }
 PLUGIN = "hf-"  # and a scheme: our layers in transformers' model
-CACHES = {"hf-kv-dynamic": "int8"}  # caches of transformers' model, and the scheme of its layers: the same in all
 DEFAULT = ("transformers-fp32", "torch-int8", "fp32", "bfp8", "int8", "int8+head")
 
 
@@ -156,16 +155,13 @@ def get(name: str) -> Arm:
         return PEERS[name]
     scheme = name.removeprefix(PLUGIN)
     try:
-        if name in CACHES:
-            return Arm(name, _transformers("float32", scheme=CACHES[name]))
         if scheme != name:
             require_storable(schemes.get(scheme))
             return Arm(name, _transformers("float32", scheme=scheme))
         variants.get(name)
     except InputError as error:
-        raise InputError(
-            f"unknown arm {name!r}: not one of {', '.join(PEERS)}, {', '.join(CACHES)}, {PLUGIN}SCHEME, and {error}"
-        ) from None
+        known = ", ".join((*PEERS, PLUGIN + "SCHEME"))
+        raise InputError(f"unknown arm {name!r}: not one of {known}, and {error}") from None
     return Arm(name, lambda model, threads: Ours(model, name, threads))
 
 

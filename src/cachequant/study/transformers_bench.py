@@ -1,7 +1,7 @@
-"""What our layers and caches make of transformers' own forward pass: arms in its model classes, on one prompt.
+"""What our parts make of transformers' own forward pass: arms in its model classes, on one prompt.
 
 Every arm is `transformers` with something of ours inside, so what is not ours, such as its attention, its norms and its
-Python, is the same in all of them. Arms of the caches have the same quantized layers.
+Python, is the same in all of them.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def transformers(
     Parameters
     ----------
     model : a model's name.
-    arms : of `cachequant.study.arms`: ``transformers-fp32``, ``hf-`` and a scheme, ``hf-kv-`` and a cache.
+    arms : of `cachequant.study.arms`: ``transformers-fp32``, ``hf-`` and a scheme.
     prompt : tokens of the prompt, which are cached when decoding begins.
     new : tokens to generate, the first one by the prefill; None is 40.
     repeats : rounds.
