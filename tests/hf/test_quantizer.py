@@ -262,6 +262,7 @@ DAMAGE = {
         lambda f: rewrite(f, lambda s: s[UP + ".scales"][3, 0].fill_(float("nan"))),
         rf"'{UP}.scales'\[3, 0\] is nan",
     ),
+    "nan bias": (lambda f: rewrite(f, lambda s: s[UP + ".bias"][3].fill_(float("nan"))), rf"{UP}.bias\[3\] is nan"),
     "no note": (
         lambda f: shutil.copy(f / "float.safetensors", f / "model.safetensors"),
         "no file .*cachequant.json",

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from cachequant.assets.tensorfile import read_header
 from cachequant.checkpoint.layout import NOTE, tensor_bytes
 from cachequant.checkpoint.note import KEY, check_hash, new_note, read_note, scheme_of
 from cachequant.checkpoint.read import open_tensors
+from cachequant.decoder.weights import check_finite
 from cachequant.errors import AssetError
 from cachequant.hf.config import CacheQuantConfig
 from cachequant.schemes import Scheme
@@ -32,6 +34,8 @@ def check(paths: Sequence[str] | None, model: PreTrainedModel, config: CacheQuan
     AssetError
         No note, a file that is damaged, a tensor that is missing, unexpected, or not what its sha256 says, another
         scheme than in `config.json`.
+    NumericsError
+        A float32 weight that is NaN or infinite.
     """
     if not paths:
         raise AssetError("a quantized checkpoint is loaded from its files; a state dict of tensors has no note")
@@ -55,6 +59,11 @@ def check(paths: Sequence[str] | None, model: PreTrainedModel, config: CacheQuan
             raise AssetError(f"{folder}: tensor {name!r} has no sha256")
     for name, file in tensors.items():
         check_hash(name, file, hashes)
+        if file.tensors[name].dtype == "F32" and not name.endswith(".scales"):
+            check_finite(name, file.raw(name), file.path.name)
+    found = _parameters({name: file.tensors[name].shape for name, file in tensors.items()})
+    if note["parameters"] != found:
+        raise AssetError(f"{folder}: parameters is {note['parameters']} in the note, the tensors hold {found}")
     return note
 
 
@@ -76,7 +85,12 @@ def _fetch_note(model_config) -> None:
 def metadata(state: Mapping[str, torch.Tensor], scheme: Scheme, source: Mapping[str, Any]) -> dict[str, str]:
     """The note of tensors that are going to be saved, as metadata of a safetensors file."""
     hashes = {n: hashlib.sha256(tensor_bytes(tensor.detach().numpy())).hexdigest() for n, tensor in state.items()}
-    parameters = sum(tensor.numel() for name, tensor in state.items() if not name.endswith(".scales"))
+    parameters = _parameters({name: tuple(tensor.shape) for name, tensor in state.items()})
     source = dict(source)
     note = new_note(scheme, parameters, source.pop("random", False), source, hashes)
     return {KEY: json.dumps(note)}
+
+
+def _parameters(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Values in all tensors but scales."""
+    return sum(math.prod(shape) for name, shape in shapes.items() if not name.endswith(".scales"))
