@@ -21,8 +21,8 @@ __all__ = sorted(_LAZY)
 
 
 def __getattr__(name: str):
-    if name == "kv":
-        return import_module("cachequant.kv")
+    if name in ("hf", "kv"):
+        return import_module(f"cachequant.{name}")
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'cachequant' has no attribute {name!r}")

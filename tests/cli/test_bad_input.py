@@ -48,6 +48,11 @@ CASES = {
     "perplexity of random weights": (["perplexity", "--model", "gpt2-random"], ["gpt2-random"]),
     "bench command": (["bench", "decod"], ["decod"]),
     "bench arms": (["bench", "decode", "--arms", "int8,int9"], ["int9", "transformers-fp32"]),
+    "bench transformers arms": (
+        ["bench", "transformers", "--arms", "hf-int9"],
+        ["hf-int9", "hf-SCHEME", "int9"],
+    ),
+    "bench transformers of floats": (["bench", "transformers", "--arms", "hf-fp32"], ["hf-fp32", "in float32"]),
     "bench gemm arms": (["bench", "gemm", "--arms", "int9"], ["int9", "torch-fp32"]),
     "bench new": (["bench", "decode", "--new", "1"], ["--new", "'1'"]),
     "bench prompt": (["bench", "decode", "--prompt", "0"], ["--prompt", "'0'"]),

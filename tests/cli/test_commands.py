@@ -41,7 +41,7 @@ RESULT = {
 }
 
 
-@pytest.mark.parametrize("command", ["decode", "gemm"])
+@pytest.mark.parametrize("command", ["decode", "gemm", "transformers"])
 def test_bench_prints_what_was_measured(command, cli, cli_json, tiny, monkeypatch):
     seen = []
     monkeypatch.setattr(bench, command, lambda *given: seen.append(given) or RESULT)

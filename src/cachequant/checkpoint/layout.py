@@ -2,7 +2,8 @@
 
 A quantized matrix `NAME.weight` is stored as `NAME.qweight`, int8 codes as (out, in) in C order whatever the source's
 orientation, and `NAME.scales`, (out, blocks), or (1, 1) for one scale a tensor. Everything else is float32 and keeps
-its name. No reader of plain weights can take codes for floats, since there is no `NAME.weight`.
+its name. `NAME.weight` itself is there, but empty: a reader of plain weights, who would otherwise go on with random
+ones after a warning, stops at its shape, and nobody can take codes for floats.
 """
 
 import math
@@ -20,6 +21,7 @@ from cachequant.schemes import Scheme
 
 VERSION = 1
 NOTE = "cachequant.json"  # version, scheme, source and sha256 of every tensor
+GUARD = "weight"  # the empty tensor of a quantized matrix
 _STORED = {"float32": "F32", "float16": "F16", "int16": "I16", "int8": "I8"}
 
 
@@ -62,21 +64,25 @@ def quantizer_of(config: DecoderConfig, scheme: Scheme, name: str) -> Quantizer 
 
 
 def parts(config: DecoderConfig, scheme: Scheme, name: str) -> dict[str, Stored]:
-    """The stored tensors of one canonical tensor: itself, or codes and scales."""
+    """The stored tensors of one canonical tensor: itself, or codes, scales and the empty guard."""
     shape, quantizer = tensor_shapes(config)[name], quantizer_of(config, scheme, name)
     stored = hf_name(config, name)
     if quantizer is None:
         return {stored: Stored("F32", shape)}
-    rows, k = shape
+    return {f"{stored.removesuffix('.weight')}.{kind}": found for kind, found in coded(quantizer, *shape).items()}
+
+
+def coded(quantizer: Quantizer, rows: int, k: int) -> dict[str, Stored]:
+    """What is stored of a quantized (rows, k) matrix, by the last part of its name."""
     granularity = quantizer.granularity
     if granularity == Tensor():
         scales = (1, 1)
     else:
         scales = (rows, 1 if granularity == Row() else -(-k // granularity.size))
-    stem = stored.removesuffix(".weight")
     return {
-        f"{stem}.qweight": Stored("I8", shape),
-        f"{stem}.scales": Stored(_STORED[quantizer.scale_dtype], scales),
+        "qweight": Stored("I8", (rows, k)),
+        "scales": Stored(_STORED[quantizer.scale_dtype], scales),
+        GUARD: Stored("I8", (0,)),
     }
 
 

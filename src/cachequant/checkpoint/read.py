@@ -2,32 +2,25 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cachequant import schemes
-from cachequant.assets.hashing import require_sha256
 from cachequant.assets.hf_folder import INDEX, is_checkpoint, read_chat_template, read_config, read_json, weight_files
 from cachequant.assets.mapped import release
 from cachequant.assets.store import ModelAsset
-from cachequant.assets.tensorfile import TensorFile, strict_json
+from cachequant.assets.tensorfile import TensorFile
 from cachequant.checkpoint.invariants import check_quantized
-from cachequant.checkpoint.layout import NOTE, VERSION, Stored, layout, parts, quantizer_of, require_storable
-from cachequant.checkpoint.layout import tensor_bytes as bytes_of
+from cachequant.checkpoint.layout import NOTE, Stored, layout, parts, quantizer_of
+from cachequant.checkpoint.note import check_hash, read_note, scheme_of
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.tokenizer import Tokenizer
 from cachequant.decoder.weights import Weights, check_finite, tensor_shapes
-from cachequant.errors import AssetError, InputError
+from cachequant.errors import AssetError
 from cachequant.quantize import Quantized
 from cachequant.schemes import Scheme
-
-_FIELDS = {
-    "format_version": int, "writer": str, "scheme": str, "axis": int, "parameters": int, "random": bool,
-    "source": dict, "sha256": dict,
-}  # fmt: skip
 
 
 def read_checkpoint(folder: str | Path) -> ModelAsset:
@@ -44,10 +37,10 @@ def read_checkpoint(folder: str | Path) -> ModelAsset:
         A configuration that the decoder does not handle.
     """
     folder = Path(folder)
-    note = _read_note(folder)
-    config, scheme = read_config(folder), _scheme(folder, note)
+    note = read_note(folder)
+    config, scheme = read_config(folder), scheme_of(note, folder / NOTE)
     _check_config(folder, note)
-    tensors = _open(folder)
+    tensors = open_tensors(weight_files(folder), folder)
     expected = layout(config, scheme)
     _check_names(folder, expected, {name: file.tensors[name] for name, file in tensors.items()}, note["sha256"])
     weights = {name: _tensor(config, scheme, name, tensors, note["sha256"]) for name in tensor_shapes(config)}
@@ -68,51 +61,31 @@ def read_checkpoint(folder: str | Path) -> ModelAsset:
     )
 
 
-def _read_note(folder: Path) -> dict[str, Any]:
-    path = folder / NOTE
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise AssetError(f"{path}: {error.strerror or error}") from error
-    note = strict_json(text, str(path))
-    version = note.get("format_version")
-    if type(version) is int and version > VERSION:
-        raise AssetError(f"{path}: format version {version} is newer than {VERSION}, the newest that is read here")
-    for name, kind in _FIELDS.items():
-        if type(note.get(name)) is not kind:
-            raise AssetError(f"{path}: {name} is {note.get(name)!r}; it must be of type {kind.__name__}")
-    if version != VERSION or note["axis"] != 0:
-        raise AssetError(f"{path}: format version {version} with axis {note['axis']}; allowed: {VERSION} with axis 0")
-    if not all(isinstance(value, str) for value in note["sha256"].values()):
-        raise AssetError(f"{path}: sha256 must map tensor names to strings")
-    return note
-
-
-def _scheme(folder: Path, note: Mapping[str, Any]) -> Scheme:
-    try:
-        scheme = schemes.get(note["scheme"])
-        require_storable(scheme)
-    except InputError as error:
-        raise AssetError(f"{folder / NOTE}: {error}") from error
-    if scheme.name != note["scheme"]:
-        raise AssetError(f"{folder / NOTE}: scheme {note['scheme']!r} is not a plain name, which is {scheme.name!r}")
-    return scheme
-
-
 def _check_config(folder: Path, note: Mapping[str, Any]) -> None:
     fields = read_json(folder / "config.json")
     if not is_checkpoint(fields):
         raise AssetError(f"{folder / 'config.json'}: its quantization_config is not that of a checkpoint")
     stated = fields["quantization_config"]
+    kept = stated.get("modules_to_not_convert")
+    if kept:
+        raise AssetError(
+            f"{folder}: modules_to_not_convert is {kept!r}: layers of two precisions; transformers loads this "
+            "checkpoint, with cachequant.hf imported, and cachequant's own decoder takes those without such modules"
+        )
     for name in ("format_version", "scheme"):
         if stated.get(name) != note[name]:
             raise AssetError(f"{folder}: {name} is {stated.get(name)!r} in config.json, {note[name]!r} in {NOTE}")
 
 
-def _open(folder: Path) -> dict[str, TensorFile]:
-    """The file of every tensor."""
+def open_tensors(files: Sequence[Path], folder: Path) -> dict[str, TensorFile]:
+    """The file of every tensor.
+
+    Raises
+    ------
+    AssetError
+        A file that is damaged or not safetensors, a tensor in two files, an index that does not fit.
+    """
     tensors: dict[str, TensorFile] = {}
-    files = weight_files(folder)
     for path in files:
         if path.name == INDEX:
             continue
@@ -136,7 +109,9 @@ def _check_names(
     for name, stored in expected.items():
         if name not in found:
             plain = name.removesuffix(".qweight") + ".weight"
-            mixed = f"; {plain!r} is there: a layer of another precision" if plain in found else ""
+            mixed = ""
+            if plain != name and plain in found and found[plain].shape != expected[plain].shape:
+                mixed = f"; {plain!r} is there: a layer of another precision"
             raise AssetError(f"{folder}: tensor {name!r} is missing{mixed}")
         if found[name].dtype != stored.dtype:
             raise AssetError(f"{folder}: tensor {name!r} is {found[name].dtype}; the scheme stores {stored.dtype}")
@@ -155,16 +130,17 @@ def _tensor(
     """One canonical tensor, checked; its pages are given back, so that a model is never in memory twice."""
     keys, quantizer = list(parts(config, scheme, name)), quantizer_of(config, scheme, name)
     arrays = [tensors[key].raw(key) for key in keys]
-    for key, array in zip(keys, arrays, strict=True):
-        found = hashlib.sha256(bytes_of(array)).hexdigest()
-        require_sha256(found, hashes[key], f"{tensors[key].path}: tensor {key!r}")
+    for key in keys:
+        check_hash(key, tensors[key], hashes)
     if quantizer is None:
         check_finite(keys[0], arrays[0], tensors[keys[0]].path.name)
+        found = arrays[0]
     else:
-        check_quantized(Quantized(*arrays, quantizer), *keys)
+        found = Quantized(*arrays[:2], quantizer)
+        check_quantized(found, *keys[:2])
     for array in arrays:
         release(array)
-    return arrays[0] if quantizer is None else Quantized(*arrays, quantizer)
+    return found
 
 
 def _identity(folder: Path, note: Mapping[str, Any]) -> str:

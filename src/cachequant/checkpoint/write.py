@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-import cachequant
 from cachequant import schemes
 from cachequant.assets import cachedir, models
 from cachequant.assets.hf_folder import INDEX, QUANT_METHOD
@@ -16,6 +15,7 @@ from cachequant.assets.store import ModelAsset
 from cachequant.assets.tensorfile import TensorWriter
 from cachequant.checkpoint.layout import NOTE, VERSION, layout, parts, quantizer_of, require_storable, shards
 from cachequant.checkpoint.layout import tensor_bytes as bytes_of
+from cachequant.checkpoint.note import new_note
 from cachequant.decoder.linear import quantize_matrix
 from cachequant.decoder.weights import matrix
 from cachequant.errors import InputError
@@ -77,21 +77,9 @@ def write_checkpoint(
     with cachedir.atomic_folder(folder) as partial:
         hashes = _write_tensors(asset, scheme, partial, shard_size, progress)
         write_description(asset, config, partial)
-        write_json(partial / NOTE, _note(asset, scheme, hashes))
+        source = {"name": asset.name, "sha256": asset.sha256, **asset.origin}
+        write_json(partial / NOTE, new_note(scheme, asset.weights.parameters, asset.random, source, hashes))
     return folder
-
-
-def _note(asset: ModelAsset, scheme: Scheme, hashes: dict[str, str]) -> dict:
-    return {
-        "format_version": VERSION,
-        "writer": f"cachequant {cachequant.__version__}",
-        "scheme": scheme.name,
-        "axis": 0,  # of the codes: scales belong to rows, the output channels, or to blocks along them
-        "parameters": asset.weights.parameters,
-        "random": asset.random,
-        "source": {"name": asset.name, "sha256": asset.sha256, **asset.origin},
-        "sha256": hashes,
-    }
 
 
 def _write_tensors(
@@ -128,7 +116,7 @@ def _tensors(asset: ModelAsset, scheme: Scheme, progress: Callable | None) -> It
             coded = matrix(asset.weights, name, quantizer, rotated)
             if not isinstance(coded, Quantized):
                 coded = quantize_matrix(tensor, quantizer, rotated and basis(rotated, tensor.shape[1]))
-            yield from zip(keys, (coded.codes, coded.scales), strict=True)
+            yield from zip(keys, (coded.codes, coded.scales, np.empty(0, np.int8)), strict=True)
         release(tensor)
         if progress:
             progress(done, len(asset.weights))

@@ -180,6 +180,35 @@ def _prefix(found: dict[str, Any]) -> None:
     output.note(f"{found['hit_rate']:.1%} of the prompts' tokens found, {same}")
 
 
+@app.command(epilog=output.example("cachequant bench transformers --arms transformers-fp32,hf-int8 --json"))
+def transformers(
+    arms: Arms = None,
+    model: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 270,
+    context: Annotated[int | None, typer.Option(min=1, help="Cached tokens when decoding begins: --prompt.")] = None,
+    new: Annotated[int, typer.Option(min=2, help="Tokens to generate.")] = 40,
+    repeats: Repeats = 5,
+    threads: output.Threads = None,
+    json: output.Json = False,
+) -> None:
+    """transformers with our layers in it, beside itself.
+
+    Arms are transformers-fp32, hf- with a scheme, such as hf-int8, and the others of bench decode; bytes are those of
+    keys and values.
+    """
+    from cachequant.study import arms as registry
+    from cachequant.study import bench
+
+    names = _names(arms)
+    for name in names or ():
+        registry.get(name)
+    with output.quiet(json):
+        loading.resolve_model(model, json)
+        with output.progress("measuring", json) as report:
+            found = bench.transformers(model, names, context or prompt, new, repeats, threads, report)
+    output.show(found, json, _print)
+
+
 def _names(arms: str | None) -> list[str] | None:
     return None if arms is None else [name.strip() for name in arms.split(",")]
 

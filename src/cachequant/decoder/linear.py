@@ -116,6 +116,10 @@ def _basis(transform: Transform, weights: list[np.ndarray], largest: np.ndarray 
 
 def pack_head(weight: np.ndarray, scheme: Scheme) -> PackedLinear:
     """The (V, width) output projection; with a quantized head its inputs share the head's granularity, exact scales."""
+    return pack([weight], [None], Scheme("head", scheme.head, head_inputs(scheme)))
+
+
+def head_inputs(scheme: Scheme) -> Quantizer | None:
+    """How the inputs of the output projection are quantized; None multiplies them in float32."""
     head = scheme.head
-    inputs = Quantizer(head.granularity, head.scale) if head and scheme.activation else None
-    return pack([weight], [None], Scheme("head", head, inputs))
+    return Quantizer(head.granularity, head.scale) if head and scheme.activation else None

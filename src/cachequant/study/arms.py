@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cachequant import schemes
+from cachequant.checkpoint.layout import require_storable
 from cachequant.errors import InputError
 from cachequant.study import variants
 from cachequant.study.timing import GenerationTiming
@@ -101,11 +103,11 @@ class Loaded(Ours):
         self._model, self._session, self.weight_bytes = model, None, model.weight_bytes
 
 
-def _transformers(dtype: str, int8: bool = False) -> Callable[[str, int], Engine]:
+def _transformers(dtype: str, int8: bool = False, scheme: str | None = None) -> Callable[[str, int], Engine]:
     def build(model: str, threads: int) -> Engine:
         from cachequant.study.torch_engine import Transformers
 
-        return Transformers(model, threads, dtype, int8)
+        return Transformers(model, threads, dtype, int8, scheme)
 
     return build
 
@@ -142,11 +144,12 @@ PEERS = {
         _ctranslate2("int8", "int8"),
     )
 }
+PLUGIN = "hf-"  # and a scheme: our layers in transformers' model
 DEFAULT = ("transformers-fp32", "torch-int8", "fp32", "bfp8", "int8", "int8+head")
 
 
 def get(name: str) -> Arm:
-    """An arm by name: a peer, or any scheme of this library, with pages as in ``int8/k4v4``.
+    """An arm by name: a peer, any scheme of this library, with pages as in ``int8/k4v4``, or ``hf-`` and a scheme.
 
     Raises
     ------
@@ -158,10 +161,15 @@ def get(name: str) -> Arm:
         from cachequant.study import hf_cache_arms
 
         return hf_cache_arms.get(name)
+    scheme = name.removeprefix(PLUGIN)
     try:
+        if scheme != name:
+            require_storable(schemes.get(scheme))
+            return Arm(name, _transformers("float32", scheme=scheme))
         variants.get(name)
     except InputError as error:
-        raise InputError(f"unknown arm {name!r}: not one of {', '.join(PEERS)}, and {error}") from None
+        known = ", ".join((*PEERS, PLUGIN + "SCHEME"))
+        raise InputError(f"unknown arm {name!r}: not one of {known}, and {error}") from None
     return Arm(name, lambda model, threads: Ours(model, name, threads))
 
 
@@ -171,6 +179,7 @@ class Run:
 
     timing : seconds of each forward pass that was finished; `prefill_seconds` also when the prompt was cut short.
     ids : greedy tokens.
+    cache_bytes : of keys and values at the end, from an engine that knows it.
     layers : (done, total) of a prefill that was stopped inside the model, else None.
     complete : whether all tokens were made.
     """
@@ -179,6 +188,7 @@ class Run:
     ids: list[int]
     layers: tuple[int, int] | None = None
     complete: bool = True
+    cache_bytes: int | None = None
 
 
 def generate(engine: Engine, ids: list[int], new: int, limit_seconds: float | None = None) -> Run:
@@ -214,4 +224,4 @@ def generate(engine: Engine, ids: list[int], new: int, limit_seconds: float | No
         except Stopped:
             return Run(timing, tokens, complete=False)
         tokens.append(engine.choose(logits))
-    return Run(timing, tokens)
+    return Run(timing, tokens, cache_bytes=engine.cache_bytes() if hasattr(engine, "cache_bytes") else None)

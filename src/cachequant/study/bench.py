@@ -8,9 +8,10 @@ from cachequant.study.crew import Progress, silent
 from cachequant.study.decode_bench import DecodeBench
 from cachequant.study.gemm_bench import GEMM_ARMS, ROWS, GemmBench
 from cachequant.study.prefix_bench import prefix
+from cachequant.study.transformers_bench import transformers
 from cachequant.study.workloads import Workload
 
-__all__ = ["attention", "decode", "gemm", "prefix"]
+__all__ = ["attention", "decode", "gemm", "prefix", "transformers"]
 
 
 def decode(

@@ -27,6 +27,8 @@ class DecodeBench:
     progress : called with (done, total, what).
     """
 
+    compared = COMPARED
+
     def __init__(
         self,
         model: str,
@@ -58,7 +60,8 @@ class DecodeBench:
         Returns
         -------
         The object of `comparison.assemble`: metrics `prefill_tok_s` and `decode_tok_s` (without the first token), and
-        without ratios `latency_mean_ms`, `latency_p50_ms`, `latency_p90_ms`, `wall_seconds`, `cost_per_thousand`; also
+        without ratios `latency_mean_ms`, `latency_p50_ms`, `latency_p90_ms`, `wall_seconds`, `cost_per_thousand`, and
+        from engines that know them the `bytes` of keys and values at the end; also
         `partial` {arm: what was cut short}, `runs` {arm: [{prefill_seconds, token_seconds, ids, complete}]} and
         `facts` {arm: {weight_bytes, from_memory, seconds (to load), rss_bytes, peak_rss_bytes}}; with `from_memory`
         the weights are at least twice the last-level cache, so that every decoded token reads them from memory.
@@ -72,7 +75,7 @@ class DecodeBench:
         facts = {name: self._facts(name) for name in crew.names}
         return comparison.assemble(
             {name: _metrics(found, len(ids)) for name, found in runs.items()},
-            COMPARED,
+            self.compared,
             crew.missing,
             provenance.collect(models=[self.asset])
             | {
@@ -171,7 +174,7 @@ class DecodeBench:
 
 def _metrics(runs: list[dict], prompt: int) -> dict[str, list[float]]:
     """Figures of each round; a prefill that was stopped counts the layers that it finished, and has nothing else."""
-    found = {metric: [] for metric in (*COMPARED, *SHOWN)}
+    found = {metric: [] for metric in (*COMPARED, *SHOWN, "bytes")}
     for run in runs:
         timing = GenerationTiming(**run["timing"])
         if run["layers"]:
@@ -181,7 +184,7 @@ def _metrics(runs: list[dict], prompt: int) -> dict[str, list[float]]:
             continue
         result = BenchResult.of(timing)
         for metric, values in found.items():
-            value = getattr(result, metric)
+            value = run.get("cache_bytes") if metric == "bytes" else getattr(result, metric)
             if value is not None:
                 values.append(value)
     return found

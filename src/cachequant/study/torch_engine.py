@@ -1,4 +1,4 @@
-"""transformers as an arm: float32, bfloat16, float16, and torch's dynamic int8; batch 1, last-position logits."""
+"""transformers as an arm: float32, bfloat16, float16, dynamic int8, our layers; batch 1, last-position logits."""
 
 import time
 from collections.abc import Mapping
@@ -21,9 +21,10 @@ class Transformers:
     dtype : ``float32``, ``bfloat16`` or ``float16``.
     int8 : replace linear layers, the output projection among them, by `torch.ao`'s dynamic int8 (FBGEMM; weights with
         one scale a matrix). GPT-2's Conv1D layers are turned into linear layers first, or they would stay float32.
+    scheme : put our quantized layers into the model, see `cachequant.hf.quantize_`; None leaves them.
     """
 
-    def __init__(self, model: str, threads: int, dtype: str = "float32", int8: bool = False):
+    def __init__(self, model: str, threads: int, dtype: str = "float32", int8: bool = False, scheme: str | None = None):
         import torch
 
         from cachequant.assets import models
@@ -34,6 +35,11 @@ class Transformers:
         self._model = build(asset.config, asset.weights, getattr(torch, dtype))
         if int8:
             self._model = dynamic_int8(self._model)
+        if scheme:
+            from cachequant import hf, kernels
+
+            kernels.set_threads(threads)
+            hf.quantize_(self._model, scheme)
         self.weight_bytes = streamed_bytes(self._model)
         self.deadline = None
         base = self._model.base_model
@@ -51,8 +57,17 @@ class Transformers:
         return out.logits
 
     def start(self, ids: list[int]):
-        self._cache = None
+        self._cache = self.new_cache()
         return self._forward(ids)
+
+    def new_cache(self):
+        """The cache of keys and values that a prompt starts with; None lets transformers make its own."""
+        return None
+
+    def cache_bytes(self) -> int:
+        """Bytes of the keys and values of all tokens so far."""
+        layers = self._cache.layers
+        return sum(tensor.nbytes for layer in layers for tensor in (layer.keys, layer.values))
 
     def step(self, token: int):
         return self._forward([token])
@@ -99,7 +114,7 @@ def streamed_bytes(model) -> int:
     """Bytes of the matrices and vectors that one decoded token reads: all but embeddings, with the head once."""
     import torch
 
-    total = 0
+    total = sum(m.nbytes for m in model.modules() if hasattr(m, "in_features") and hasattr(m, "packed"))
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
             continue

@@ -1,0 +1,43 @@
+"""Our layers inside transformers as arms."""
+
+import json
+
+import pytest
+
+import helpers
+from cachequant.errors import InputError
+from cachequant.study import arms, bench, torch_engine
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return helpers.checkpoint("llama-gqa-tied", str(tmp_path_factory.mktemp("tiny")))
+
+
+def test_end_to_end(tiny):
+    names = ["transformers-fp32", "hf-int8"]
+    found = bench.transformers(tiny, names, prompt=6, new=4, repeats=2, threads=1)
+    json.dumps(found, allow_nan=False)
+    assert set(found["arms"]) == set(names) and found["missing"] == []
+    keys = {"prefill_tok_s", "decode_tok_s", "bytes"}
+    assert found["ratios"].keys() == {"hf-int8/transformers-fp32", "transformers-fp32/hf-int8"}
+    assert all(ratio.keys() == keys for ratio in found["ratios"].values())
+    tokens = 6 + 4 - 1  # the last one was not fed back
+    assert found["arms"]["hf-int8"]["bytes"]["values"] == [2 * 2 * 2 * tokens * 8 * 4.0] * 2  # layers, K/V, heads
+    facts = found["facts"]
+    assert facts["hf-int8"]["weight_bytes"] < facts["transformers-fp32"]["weight_bytes"]
+
+
+def test_bytes_that_a_token_reads(tiny):
+    exact = torch_engine.Transformers(tiny, 1).weight_bytes
+    layers, both = (torch_engine.Transformers(tiny, 1, scheme=s).weight_bytes for s in ("int8", "int8+head:int8"))
+    head, blocks = 131 * 48, 2 * (48 * 48 * 2 + 16 * 48 * 2 + 3 * 80 * 48)
+    assert exact - layers == pytest.approx(3 * blocks, rel=0.1)
+    assert layers - both == pytest.approx(3 * head, rel=0.1)
+
+
+def test_arms_by_name():
+    assert arms.get("hf-bfp8").name == "hf-bfp8"
+    for name, message in (("hf-int9", "hf-SCHEME"), ("hf-fp32", "in float32"), ("hf-int8-smooth", "calibrated")):
+        with pytest.raises(InputError, match=f"unknown arm '{name}'.*{message}"):
+            arms.get(name)
