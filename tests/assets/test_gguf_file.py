@@ -95,7 +95,7 @@ def test_mutated_files_are_refused_or_read(cache, tmp_path, rng):
     good = (tmp_path / "good.gguf").read_bytes()
     head = good.index(b"blk.1.ffn_down.weight") + 100  # metadata and table of tensors
     refused = 0
-    for i in range(400):
+    for i in range(240):
         data = bytearray(good)
         for _ in range(int(rng.integers(1, 4))):
             data[int(rng.integers(head))] = int(rng.integers(256))
@@ -107,7 +107,7 @@ def test_mutated_files_are_refused_or_read(cache, tmp_path, rng):
             refused += 1
             assert not any(word in str(error) for word in ("reshape", "ufunc", "operands", "buffer")), error
         (tmp_path / f"m{i}.gguf").unlink()
-    assert 100 < refused < 400
+    assert 60 < refused < 240
 
 
 ODD = (
@@ -136,7 +136,7 @@ def test_mutated_metadata_is_refused_or_read(cache, tmp_path, rng, config):
     for name, tensor in good.tensors.items():
         tensors.append((name, tensor.shape[::-1], tensor.kind, len(data)))
         data += tensor.data.tobytes() + b"\0" * (-len(tensor.data) % 32)
-    for i in range(300):
+    for i in range(200):
         fields = dict(good.fields)
         for _ in range(int(rng.integers(1, 3))):
             key = list(fields)[int(rng.integers(len(fields)))]
@@ -152,7 +152,7 @@ def test_mutated_metadata_is_refused_or_read(cache, tmp_path, rng, config):
         except CachequantError:
             refused += 1
         path.unlink()
-    assert 150 < refused < 300
+    assert 100 < refused < 200
 
 
 def test_models_are_refused_by_the_same_words(cache, tmp_path):

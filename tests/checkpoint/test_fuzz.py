@@ -1,4 +1,4 @@
-"""More than 10,000 mutated checkpoints: a typed error, or a model that keeps every promise; never a crash.
+"""10,000 mutated files of checkpoints: a typed error, or a model that keeps every promise; never a crash.
 
 Mutations know the files: most keep the header readable and the hashes right, so that they get as far as what the
 loader checks last.
@@ -20,7 +20,7 @@ from cachequant.decoder.random import random_weights
 from cachequant.errors import AssetError, CachequantError
 from cachequant.quantize import Quantized
 
-FOLDERS, HEADERS, NOTES = 4_000, 5_000, 2_000
+FOLDERS, HEADERS, NOTES = 3_000, 5_000, 2_000
 TINY = DecoderConfig(
     family="gpt2", activation="gelu_tanh", vocab=5, context=4, width=4, layers=1, heads=1, kv_heads=1, head_dim=4,
     ffn=8, norm_eps=1e-5, tied=True, attention_bias=True, output_bias=True, mlp_bias=True,
