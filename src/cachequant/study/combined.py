@@ -17,13 +17,12 @@ from cachequant.study import arms, comparison, conversations, quality_rows, timi
 from cachequant.study.conversations import PromptSet
 from cachequant.study.crew import checked
 from cachequant.study.prefix_bench import CACHE, NO_CACHE
-from cachequant.study.scheme_speed import Loaded
 
 METRICS = ("first_speed", "decode_tok_s", "request_speed")
 BASE = "fp32"
 
 
-class Alone(Loaded):
+class Alone(arms.Loaded):
     """A variant that runs every prompt from its first token on."""
 
     first: np.ndarray  # logits of the last prompt
