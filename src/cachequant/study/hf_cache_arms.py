@@ -13,7 +13,7 @@ from cachequant import schemes
 from cachequant.errors import AssetError, InputError
 from cachequant.kv import formats
 from cachequant.study.arms import Arm
-from cachequant.study.torch_engine import Transformers, streamed_bytes
+from cachequant.study.torch_engine import Transformers
 
 DYNAMIC, OURS = "hf-kv-dynamic", "hf-kv-"
 BACKENDS = {"hf-quanto": ("quanto", "optimum", "optimum-quanto"), "hf-hqq": ("hqq", "hqq", "hqq")}
@@ -54,24 +54,13 @@ class Cached(Transformers):
     """
 
     def __init__(self, model: str, threads: int, scheme: str, make: Callable | None = None):
-        super().__init__(model, threads)
+        super().__init__(model, threads, scheme=None if scheme == "fp32" else scheme)
         self._make = make
-        if scheme != "fp32":
-            from cachequant.hf import quantize_
-
-            quantize_(self._model, scheme)
-            self.weight_bytes = streamed_bytes(self._model)
-
-    def start(self, ids: list[int]):
-        self._cache = self.new_cache()
-        return self._forward(ids)
 
     def new_cache(self):
-        """The cache that a prompt starts with; None lets the model make its own."""
         return self._make(self._model.config) if self._make else None
 
     def cache_bytes(self) -> int:
-        """Bytes of keys and values: what the cache counts itself, or those of its tensors."""
         if hasattr(self._cache, "bytes"):
             return self._cache.bytes()
         return tensor_bytes([vars(layer) for layer in self._cache.layers])

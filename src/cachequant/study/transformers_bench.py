@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cachequant.study.crew import Progress, silent
 from cachequant.study.decode_bench import COMPARED, DecodeBench
 
-ARMS = ("transformers-fp32", "hf-int8", "hf-bfp8")
+ARMS = ("transformers-fp32", "hf-int8", "hf-bfp8", "hf-kv-dynamic", "hf-kv-k4v4")
 PROMPT = 270
 
 
@@ -33,7 +33,7 @@ def transformers(
     Parameters
     ----------
     model : a model's name.
-    arms : of `cachequant.study.arms`: ``transformers-fp32``, ``hf-`` and a scheme.
+    arms : of `cachequant.study.arms`: ``transformers-fp32``, ``hf-`` and a scheme, or a cache of `hf_cache_arms`.
     prompt : tokens of the prompt, which are cached when decoding begins.
     new : tokens to generate, the first one by the prefill; None is 40.
     repeats : rounds.
