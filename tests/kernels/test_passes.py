@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from cachequant import kernels, schemes
-from cachequant.cli.warming import GPT2, LLAMA
 from cachequant.decoder.forward import Decoder
+from cachequant.decoder.random import TINY
 from cachequant.decoder.taps import tapped
 from cachequant.decoder.weights import tensor_shapes
 from cachequant.kv.pages import PagePool
@@ -25,7 +25,7 @@ def run(decoder, ids):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
+@pytest.mark.parametrize("config", TINY.values(), ids=TINY)
 def test_the_bits_are_those_of_single_kernels(config, scheme, rng):
     weights = {n: rng.standard_normal(s, np.float32) * np.float32(0.1) for n, s in tensor_shapes(config).items()}
     decoder, ids = Decoder(config, weights, schemes.get(scheme)), rng.integers(0, config.vocab, sum(CHUNKS))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from cachequant.study import layout, peers, profiles, results, runner
 
-QUICK_LIMIT = 20.0  # minutes on 2 cores that profile `quick` may take in all
+QUICK_LIMIT = 20.0  # minutes on 2 cores that profile `quick` may take, without the notebook on other engines
 
 
 def compute(set_name: str, profile: str, only: list[str] | None = None) -> None:
