@@ -48,7 +48,7 @@ decode_repeats: int = 3
 memory_contexts: list[int] = [256, 1024, 2048, 4096, 8192]
 memory_tokens: int = 0  # of the session whose peak is measured; 0 leaves it out
 memory_pages: list[str] = ["k4v4", "fp32"]
-memory_chunks: list[int] = [256, 64]  # tokens prefilled at once; float32 pages take the first only
+memory_chunks: list[int] = [256, 128]  # tokens prefilled at once; float32 pages take the first only
 
 # %%
 import cachequant as cq

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cachequant.decoder.model import Model
 
 LOGITS = ("last", "all", "hidden", "none")
-CODED_CHUNK = 256  # tokens a pass over coded pages: bounds the exact pages that it needs
+CODED_CHUNK = 128  # tokens a pass over coded pages: bounds the exact pages that it needs
 
 
 @dataclass(frozen=True)
