@@ -79,6 +79,8 @@ def test_compare(cli, cli_json, saved):
         code, out, _ = cli("session", "compare", saved / "a", saved / "b", "--format", form)
         assert code == 0
         assert word in out
+    code, out, _ = cli("session", "compare", saved / "a")
+    assert (code, "| tokens | 37 |\n" in out, "shared tokens" in out) == (0, True, False)
 
 
 def test_missing_files(cli, saved, tmp_path):

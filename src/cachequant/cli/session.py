@@ -78,36 +78,40 @@ def replay(
 @app.command(epilog=output.example("cachequant session compare a.safetensors b.safetensors --format md"))
 def compare(
     first: File,
-    second: File,
+    second: Annotated[Path | None, typer.Argument(help="Another one.", show_default=False)] = None,
     format: Annotated[Literal["json", "csv", "md", "tex"], typer.Option(help="Of what is printed.")] = "md",
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Two saved sessions side by side, and how many tokens they share at their beginning."""
+    """Saved sessions side by side, and how many tokens two of them share at their beginning; one alone is described."""
     from cachequant.kv import snapshot
 
-    a, b = (snapshot.read(path) for path in (first, second))
-    n = min(len(a.ids), len(b.ids))
-    differing = (a.ids[:n] != b.ids[:n]).nonzero()[0]
-    shared = int(differing[0]) if len(differing) else n
-    names = [name for name in a.metadata if name != "sha256"]
-    rows = [(name, a.metadata[name], b.metadata[name]) for name in names]
-    rows.append(("shared tokens", str(shared), str(shared)))
+    files = [first, second] if second else [first]
+    found = [snapshot.read(path) for path in files]
+    rows = [(name, *(s.metadata[name] for s in found)) for name in found[0].metadata if name != "sha256"]
+    if second:
+        a, b = (s.ids for s in found)
+        n = min(len(a), len(b))
+        differing = (a[:n] != b[:n]).nonzero()[0]
+        rows.append(("shared tokens", *[str(int(differing[0]) if len(differing) else n)] * 2))
+    table = [("field", *(path.name for path in files)), *rows]
     if json or format == "json":
-        output.show({name: [x, y] for name, x, y in rows}, True, lambda found: None)
+        output.show({name: values for name, *values in rows}, True, lambda found: None)
     elif format == "csv":
-        csv.writer(sys.stdout).writerows([("field", first.name, second.name), *rows])
+        csv.writer(sys.stdout).writerows(table)
     else:
-        typer.echo(_markup([("field", first.name, second.name), *rows], format))
+        typer.echo(_markup(table, format))
 
 
-def _markup(rows: list[tuple[str, str, str]], format: str) -> str:
+def _markup(rows: list[tuple[str, ...]], format: str) -> str:
     """A table in Markdown or LaTeX."""
     if format == "md":
         lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-        return "\n".join([lines[0], "|---|---|---|", *lines[1:]])
+        return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
     escaped = [[cell.replace("_", "\\_").replace("%", "\\%").replace("&", "\\&") for cell in row] for row in rows]
     lines = [" & ".join(row) + " \\\\" for row in escaped]
-    return "\n".join(["\\begin{tabular}{lll}", lines[0], "\\hline", *lines[1:], "\\end{tabular}"])
+    return "\n".join(
+        ["\\begin{tabular}{" + "l" * len(rows[0]) + "}", lines[0], "\\hline", *lines[1:], "\\end{tabular}"]
+    )
 
 
 def _describe(file: Path, key: bytes | None) -> dict[str, Any]:
