@@ -15,6 +15,15 @@ def pytest_unconfigure():
     _CACHE.cleanup()
 
 
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """Folder of a tiny transformers checkpoint by name."""
+    from helpers import checkpoint
+
+    root = tmp_path_factory.mktemp("saved")
+    return lambda name: checkpoint(name, str(root))
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(2026)

@@ -11,6 +11,8 @@ from helpers import transformers_model
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+from torch import library  # noqa: E402
+
 from cachequant.hf import QuantizedLinear, ops, quantize_  # noqa: E402
 from cachequant.hf.layers import LayerFormat, QuantizedEmbedding  # noqa: E402
 from cachequant.hf.unpack import unpack  # noqa: E402
@@ -101,8 +103,8 @@ def test_embedding(layer):
 def test_operators_obey_the_rules_of_torch(layer):
     x, ids = torch.randn(2, 3, 40), torch.tensor([[3, 34]])
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(ops.linear, (x, layer.number, 35), test_utils=checks)
-    torch.library.opcheck(ops.embedding, (ids, layer.number, 40), test_utils=checks)
+    library.opcheck(ops.linear, (x, layer.number, 35), test_utils=checks)
+    library.opcheck(ops.embedding, (ids, layer.number, 40), test_utils=checks)
 
 
 def test_a_model_compiles_into_one_graph():

@@ -150,7 +150,7 @@ def dequantize(tensor: GgufTensor) -> np.ndarray:
     try:
         with np.errstate(all="ignore"):  # hostile scales; what is not finite is refused with its place later
             return gguf.quants.dequantize(rows, tensor.kind).reshape(tensor.shape)
-    except (NotImplementedError, KeyError):
+    except (NotImplementedError, KeyError):  # what the package raises for types that it cannot dequantize
         raise AssetError(f"tensor {tensor.name!r} is of type {tensor.kind.name}; allowed: {readable()}") from None
 
 

@@ -37,10 +37,8 @@ def register(app: typer.Typer) -> None:
 
 def chat(
     model: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
-    scheme: Annotated[
-        str | None, typer.Option(help="Number format: fp32, int8, w8a12, bfp8, ..., auto; default: as stored.")
-    ] = None,
-    head: Annotated[str | None, typer.Option(help="Format of the output projection: int8, int8-block32.")] = None,
+    scheme: output.Scheme = None,
+    head: output.Head = None,
     kv: output.Kv = "fp32",
     calibration: output.Calibration = "auto",
     save: Annotated[

@@ -23,10 +23,8 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="Text to continue.", show_default=False)] = None,
     ids: Annotated[str | None, typer.Option(help="Token ids to continue instead of a text: 1,2,3.")] = None,
     model: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
-    scheme: Annotated[
-        str | None, typer.Option(help="Number format: fp32, int8, w8a12, bfp8, ..., auto; default: as stored.")
-    ] = None,
-    head: Annotated[str | None, typer.Option(help="Format of the output projection: int8, int8-block32.")] = None,
+    scheme: output.Scheme = None,
+    head: output.Head = None,
     kv: output.Kv = "fp32",
     calibration: output.Calibration = "auto",
     max_new_tokens: Annotated[int | None, typer.Option(help="Stop after this many; default: context limit.")] = None,

@@ -11,6 +11,10 @@ import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the kernels; by default one a physical core.")]
+Scheme = Annotated[
+    str | None, typer.Option(help="Number format: fp32, int8, w8a12, bfp8, ..., auto; default: as stored.")
+]
+Head = Annotated[str | None, typer.Option(help="Format of the output projection: int8, int8-block32.")]
 Kv = Annotated[str, typer.Option(help="Page format of keys and values: fp32, fp16, int8, k4v4, k4v3, k4v4,0-1:k8v8.")]
 Calibration = Annotated[
     str,

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+from torch import library
 
 from cachequant.decoder.linear import PackedLinear
 from cachequant.errors import InputError
@@ -44,7 +45,7 @@ def look_up(ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(gemm.rows(w, wanted))).view(*ids.shape, w.k)
 
 
-@torch.library.custom_op("cachequant::linear", mutates_args=(), device_types="cpu")
+@library.custom_op("cachequant::linear", mutates_args=(), device_types="cpu")
 def linear(x: torch.Tensor, number: int, outputs: int) -> torch.Tensor:
     """`run` for compiled code; `outputs` is N."""
     return run(x, _packed[number])
@@ -55,7 +56,7 @@ def _(x: torch.Tensor, number: int, outputs: int) -> torch.Tensor:
     return x.new_empty((*x.shape[:-1], outputs))
 
 
-@torch.library.custom_op("cachequant::embedding", mutates_args=(), device_types="cpu")
+@library.custom_op("cachequant::embedding", mutates_args=(), device_types="cpu")
 def embedding(ids: torch.Tensor, number: int, width: int) -> torch.Tensor:
     """`look_up` for compiled code; `width` is K."""
     return look_up(ids, _packed[number])
