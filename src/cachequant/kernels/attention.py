@@ -26,6 +26,7 @@ from cachequant.kernels.tiles import PAGE, SEGMENT, product
 from cachequant.kernels.views import floats, keep
 
 FINISHED = 1  # place of the counter of finished tiles
+JOBS = 4  # per thread, at least
 SERIAL = 1 << 17  # multiply-adds below which waking a second thread costs more than it saves
 SIGNATURE = STRIDED, int64, ADDRESSES, ADDRESSES, ADDRESSES, int64, int64, int64, float64, STRIDED
 
@@ -69,7 +70,7 @@ def _write(total, between, sums, out, stride, head, first, rows, group, start, d
             o, mean = floats(exact, d), floats(means, d)
             for i in range(d):
                 o[i] = fma(stats[2], mean[i], o[i])
-            product(1, 4, 1, 1, 1, rotated, matrix, d, exact, d, d, d)
+            product(1, 4, 1, 1, 1, rotated, matrix, d, exact, d, d, d, 0)
         at, weight = first + r, np.float32(1) / stats[1]
         row = floats(out + (at // group - start) * stride + (head * group + at % group) * d * 4, d)
         o = floats(exact, d)
@@ -78,11 +79,11 @@ def _write(total, between, sums, out, stride, head, first, rows, group, start, d
 
 
 @njit(error_model="numpy", cache=True, nogil=True)
-def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, parts, counters):
-    """Take jobs until none is left. With `parts` a job is one segment of one tile, else all segments of one tile.
+def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, parts, counters, run):
+    """Take jobs until none is left. With `parts` a job is a run of segments of one tile, else all segments of one tile.
 
-    `counters` is shared by the threads: the next job, how many tiles are finished, then how many segments of each tile
-    are. Without it there is one thread. `turned` is the address of what `turn_token` wrote, (kv_heads, T * group, d +
+    `counters` is shared by the threads: the next job, how many tiles are finished, then how many runs of each tile are.
+    Without it there is one thread. `turned` is the address of what `turn_token` wrote, (kv_heads, T * group, d +
     EXTRA); nothing reads it without codes.
     """
     tokens, heads, d = q.shape
@@ -91,7 +92,8 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
     height = min(TILE, every)  # rows of the largest tile
     segments = (start + tokens - 1) // SEGMENT + 1
     split, sides = parts.size > 0, 2 if coded.size else 1
-    jobs = kv_heads * tiles * (segments if split else 1)
+    runs = (segments + run - 1) // run if split else 1
+    jobs = kv_heads * tiles * runs
     queue, job = np.int64(counters.ctypes.data), -1
     if threads and counters[0] >= jobs:
         return
@@ -109,7 +111,7 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
         job = fetch_add(queue) if threads else job + 1
         if job >= jobs:
             break
-        unit, segment = (job // segments, job % segments) if split else (job, 0)
+        unit, begin = job // runs, job % runs * run
         head, index = unit % kv_heads, tiles - 1 - unit // kv_heads  # the longest first
         rows, first = min(every - index * TILE, TILE), start * group + index * TILE
         keys = (layer * 2 * kv_heads + head) * d * PAGE * 4
@@ -124,14 +126,14 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
         total = np.int64(parts.ctypes.data) + unit * segments * block if split else panel + room * 4
         sums = total + sides * between
         if split:
-            o = total + segment * block
-            if segment < last:
-                stats = o + sides * between
+            for i in range(begin, min(begin + run, last)):
+                o = total + i * block
                 attend_segment(
-                    query, first, rows, group, segment, pages, coded, places, scratch, d, s, o, o + between, stats
+                    query, first, rows, group, i, pages, coded, places, scratch, d, s, o, o + between,
+                    o + sides * between,
                 )  # fmt: skip
-            if fetch_add(queue + (FINISHED + 1 + unit) * 8) + 1 < segments:
-                continue  # the thread that finishes the last segment folds them all
+            if fetch_add(queue + (FINISHED + 1 + unit) * 8) + 1 < runs:
+                continue  # the thread that finishes the last run folds them all
         for i in range(last):
             o = total + i * block if split else total + (block if i else 0)
             stats = o + sides * between
@@ -154,14 +156,15 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
 
 @njit(cache=True)
 def shares(tokens, heads, kv_heads, d, start, threads, sides):
-    """(tiles of all heads, floats of their parts): few tiles and many segments are shared by segments, which need room
-    for their parts; the result is the same either way. `sides` is 2 with codes, else 1."""
+    """(tiles of all heads, floats of their parts, segments of a run): few tiles and many segments are shared by
+    segments, which need room for their parts; the result is the same either way. `sides` is 2 with codes, else 1."""
     every = tokens * (heads // kv_heads)
     units = kv_heads * ((every + TILE - 1) // TILE)
     segments = (start + tokens - 1) // SEGMENT + 1
-    return units, units * segments * min(TILE, every) * (
-        sides * d + STATS
-    ) if segments > 1 and units < 4 * threads else 0
+    if segments == 1 or units >= JOBS * threads:
+        return units, 0, 1
+    run = max(1, units * segments // (2 * JOBS * threads))  # the pages of the next segment are fetched ahead
+    return units, units * segments * min(TILE, every) * (sides * d + STATS), run
 
 
 @njit(error_model="numpy", cache=True)
@@ -179,10 +182,10 @@ def _attend(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out,
     tokens, heads, d = q.shape
     if coded.size:
         _turn(q, layer, kv_heads, scale, coding, turned)
-    units, room = shares(tokens, heads, kv_heads, d, start, threads, 2 if coded.size else 1)
+    units, room, run = shares(tokens, heads, kv_heads, d, start, threads, 2 if coded.size else 1)
     parts, counters = np.empty(room, np.float32), np.zeros(FINISHED + 1 + units, np.int64)
     for _ in prange(threads):
-        work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, parts, counters)
+        work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, parts, counters, run)
 
 
 @njit(error_model="numpy", cache=True, nogil=True)
@@ -190,7 +193,7 @@ def _attend_alone(q, turned, pages, coded, coding, layer, start, kv_heads, scale
     if coded.size:
         _turn(q, layer, kv_heads, scale, coding, turned)
     parts, counters = np.empty(0, np.float32), np.empty(0, np.int64)
-    work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, parts, counters)
+    work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, parts, counters, 1)
 
 
 def attend(q, pages, layer, start, kv_heads, scale, out, coded=NO_CODES, coding=NO_CODES):

@@ -257,7 +257,7 @@ def _encode_side(bits, rows, values, d, means, matrix, feedback, out):
             centred[i, t] = source[t * d + i if values else i * PAGE + t] - mean[i]
     x, y = np.int64(centred.ctypes.data), np.int64(turned.ctypes.data)
     for t in range(0, PAGE, 4):
-        product(4, 2, 1, 32, 0, x + 4 * t, matrix, d, y + 4 * t * d, d, d, d)
+        product(4, 2, 1, 32, 0, x + 4 * t, matrix, d, y + 4 * t * d, d, d, d, 0)
     for i in range(d):
         for t in range(PAGE):
             centred[i, t] = turned[t, i]

@@ -73,8 +73,10 @@ def emit_prefetch(builder, base, offset, level=1):
     builder.call(function, [builder.gep(base, [offset]), I32(0), I32(4 - level), I32(1)])
 
 
-def emit_exp(builder, x):
+def emit_exp(builder, x, bounded=False):
     """e^x to about 1e-7 relative, 0 below -87.3, infinity above 88.7 (Cephes expf: Moshier 1989).
+
+    bounded : x is at most 0, so nothing is compared with the upper end.
 
     x = n ln 2 + r; adding 1.5 * 2^23 rounds x / ln 2 to the integer n and leaves n in the low bits.
     """
@@ -96,7 +98,7 @@ def emit_exp(builder, x):
     power = builder.shl(bits, constant(23, bits))
     y = builder.bitcast(builder.add(builder.bitcast(y, integers), power), x.type)
     y = builder.select(builder.fcmp_ordered("<", x, c(-87.33654)), c(0.0), y)
-    return builder.select(builder.fcmp_ordered(">", x, c(88.72283)), c(np.inf), y)
+    return y if bounded else builder.select(builder.fcmp_ordered(">", x, c(88.72283)), c(np.inf), y)
 
 
 def emit_larger(builder, x, y):

@@ -11,7 +11,7 @@ The arithmetic is that of the single kernels, row for row and bit for bit.
 from functools import cache
 
 import numpy as np
-from numba import carray, cfunc, njit, prange, types
+from numba import carray, cfunc, int64, njit, prange, types
 
 from cachequant.kernels import codes, floats, get_threads
 from cachequant.kernels.append import NO_CODES, append_page
@@ -41,8 +41,8 @@ SHAPES = 5
 (
     TABLE, SHAPE, REALS, PAGES, PARTS, UNITS, STEP, PACKED, HIDDEN, BETWEEN, PROJECTED, WIDE, PROGRAM, COUNTS, QUEUES,
     COS, SIN, CODED, CODING, TURNED, UNIT_COUNT, STEP_COUNT, PACKED_COUNT, THREADS, M, START, LAYERS, PAGE_COUNT,
-    PART_SIZE, QUEUE_SIZE, CODED_COUNT, CODING_SIZE, ARGUMENTS,
-) = range(33)  # fmt: skip  # of the blocks: addresses, then sizes
+    PART_SIZE, QUEUE_SIZE, CODED_COUNT, CODING_SIZE, RUN, ARGUMENTS,
+) = range(34)  # fmt: skip  # of the blocks: addresses, then sizes
 STAGES = 5  # of a block: four matrices, keys and values; attention has counters of its own
 
 
@@ -148,13 +148,13 @@ def _store(counts, shape, qkv, m, cos, sin, store, layer, start, scale, turned):
 
 
 @njit(error_model="numpy", cache=True)
-def _attend(counters, shape, qkv, m, store, layer, start, scale, turned, parts, out):
+def _attend(counters, shape, qkv, m, store, layer, start, scale, turned, parts, run, out):
     """Causal attention over the pages; qkv, turned and out are addresses."""
     heads, kv_heads, d = shape[HEADS], shape[KV_HEADS], shape[HEAD_DIM]
     pages, coded, coding = store
     q = carray(pointer(qkv), (m, heads + 2 * kv_heads, d), np.float32)[:, :heads]
     result = carray(pointer(out), (m, heads, d), np.float32)[:, :heads]
-    work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, result, parts, counters)
+    work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, result, parts, counters, run)
     wait(counters, FINISHED, counters.size - FINISHED - 1)
 
 
@@ -185,7 +185,7 @@ def _blocks(arguments):
                 c = _numbers(stage + 32 * COUNTERS, COUNTERS)
                 _store(c, shape, qkv, m, a[COS], a[SIN], store, i, start, scale, a[TURNED])
                 queue = _numbers(a[QUEUES] + 8 * a[QUEUE_SIZE] * i, a[QUEUE_SIZE])
-                _attend(queue, shape, qkv, m, store, i, start, scale, a[TURNED], parts, wide)
+                _attend(queue, shape, qkv, m, store, i, start, scale, a[TURNED], parts, a[RUN], wide)
             c = _numbers(stage + 8 * COUNTERS * j, COUNTERS)
             matrix, weight, bias = block[places[j] :][:MATRIX], block[norms[j]], block[norms[j] + 1]
             _linear(
@@ -197,7 +197,7 @@ def _blocks(arguments):
 def _entry() -> int:
     """Address of the compiled blocks: called by it, they are not compiled again into the region around them."""
     if not work.overloads:
-        compile_once(work, *SIGNATURE, VECTOR, ADDRESSES)
+        compile_once(work, *SIGNATURE, VECTOR, ADDRESSES, int64)
     _keep.append(cfunc(types.void(types.int64), cache=True, error_model="numpy")(_call_blocks))
     return _keep[-1].address
 
@@ -226,7 +226,7 @@ def run(table, program, shape, eps, scale, x, widths, pages, start, cos, sin, co
     """
     m, layers, threads = len(x), len(program), get_threads()
     heads, kv_heads, d = (int(n) for n in shape[:3])
-    units, room = shares(m, heads, kv_heads, d, start, threads, 2 if coded.size else 1)
+    units, room, share = shares(m, heads, kv_heads, d, start, threads, 2 if coded.size else 1)
     kinds = (np.float32, np.int32, np.float32, np.float32)
     wide, *inputs = (np.empty(m * width, kind) for width, kind in zip(widths, kinds, strict=True))
     between, qkv = np.empty_like(x), np.empty(m * (heads + 2 * kv_heads) * d, np.float32)
@@ -241,7 +241,7 @@ def run(table, program, shape, eps, scale, x, widths, pages, start, cos, sin, co
         array.ctypes.data for array in (program, counts, queues, cos, sin, coded, coding, turned)
     ]
     arguments[[UNIT_COUNT, STEP_COUNT, PACKED_COUNT]] = [array.size for array in inputs]
-    sizes = THREADS, M, START, LAYERS, PAGE_COUNT, PART_SIZE, QUEUE_SIZE, CODED_COUNT, CODING_SIZE
-    counted = threads, m, start, layers, pages.size, parts.size, queues.shape[1], coded.size, coding.size
+    sizes = THREADS, M, START, LAYERS, PAGE_COUNT, PART_SIZE, QUEUE_SIZE, CODED_COUNT, CODING_SIZE, RUN
+    counted = threads, m, start, layers, pages.size, parts.size, queues.shape[1], coded.size, coding.size, share
     arguments[list(sizes)] = counted
     _region(_entry(), arguments.ctypes.data, threads)

@@ -1,29 +1,30 @@
 """One segment of attention: a tile of query rows against the at most eight pages between two cuts of the softmax.
 
 Pages are read in one of two ways. Exact rows meet float32 queries in chains of fused multiply-adds over ascending k.
-Codes meet queries, and weights, that are rounded to 16-bit whole numbers with one step a row (and page), as pairs of
-int16 that are summed exactly in int32; the steps, the scales and the unit of the codebook come in at the end. That
-rounding is 2^-16 of the largest number, three hundred times below the error of a 4-bit code.
+Codes meet queries, and weights, that are rounded to 8-bit whole numbers with one step a row (and page); their products
+are summed exactly in int32, and the steps, the scales and the unit of the codebook come in at the end. The rounding of
+queries adds about 0.5 % to the squared error of a 4-bit code, that of weights less.
 """
 
 import numpy as np
 from numba import njit
 
 from cachequant.kernels.codebooks import CODED, unit_of_bits
-from cachequant.kernels.coded import multiply, page_weights, side_bytes, unpack, whole_pairs
+from cachequant.kernels.coded import multiply, page_weights, side_bytes, unpack, whole_numbers
 from cachequant.kernels.encode import basis_of, numbers_of
 from cachequant.kernels.ir import fma, row_sum
-from cachequant.kernels.tiles import PAGE, SEGMENT, coded_product, prefetch, product, softmax
+from cachequant.kernels.tiles import PAGE, PARTS, RAISED, SEGMENT, coded_product, prefetch, product, softmax
 from cachequant.kernels.views import floats
 
 TILE = 48  # query rows (position, head of the group) that share one pass over the pages
 FEW = 3  # rows for which codes are looked up on the way, not unpacked before
 STATS = 4  # floats of a row beside its output: maximum, sum, and the part of the sum that read codes
-EXTRA = 2  # numbers behind a query in the coded basis: its step (or 1) and the score of the means
-WHOLE = 32767  # largest whole number that a query or a weight becomes
-WEIGHTS = PAGE // 2 + 2  # numbers of a row's weights of one page: pairs, step, one unused
+EXTRA = 3  # numbers behind a query in the coded basis: its step (or 1), the score of the means, what undoes RAISED
+QUERY, WEIGHT = 127, 255  # largest whole numbers that a query and a weight become
+LANES = PAGE // PARTS  # of the weights of one page
+WEIGHTS = LANES + 1  # numbers of a row's weights of one page: lanes, step
 SEEN = 8  # partial sums of the weights that read codes
-AHEAD = 2  # sides of pages from the one being read to the one being fetched
+AHEAD = 4  # sides of pages from the one being read to the one being fetched
 _UNITS = unit_of_bits()
 
 
@@ -33,18 +34,12 @@ def _micro(left):
     return 6 if left >= 6 else 3 if left >= 3 else 1
 
 
-@njit(inline="always")
-def _top(d):
-    """Largest whole number of a query, such that no sum of d products with 8-bit levels leaves int32."""
-    return min(WHOLE, (2**31 - 1) // (127 * d))
-
-
 @njit(error_model="numpy", cache=True)
 def turn_token(q, layer, head, group, d, scale, coding, out):
     """The queries of one key head (group, d) for its coded keys, d + EXTRA numbers each, at addresses.
 
-    For codes: d / 2 pairs of whole numbers; else d floats. Behind them, from d on, stand what one unit is worth and
-    the score of the means.
+    For codes: lanes of whole numbers; else d floats. Behind them, from d on, stand what one unit is worth, the score of
+    the means, and the int32 that undoes RAISED.
     """
     bits, _, _ = numbers_of(coding, layer)
     means, _, matrix = basis_of(coding, layer, head, 0, d)
@@ -59,12 +54,14 @@ def turn_token(q, layer, head, group, d, scale, coding, out):
             for i in range(d):
                 bias = fma(row[i], mean[i], bias)
             at, largest = np.int64(turned.ctypes.data), np.float32(0)
-            product(1, 4, 1, 1, 0, q + g * d * 4, matrix, d, at, d, d, d)
+            product(1, 4, 1, 1, 0, q + g * d * 4, matrix, d, at, d, d, d, 0)
             for i in range(d):
                 turned[i] *= np.float32(scale)
                 largest = max(largest, abs(turned[i]))
-            top = np.float32(_top(d))
-            whole_pairs(bits, at, d, top / largest if largest > 0 else np.float32(0), out + g * (d + EXTRA) * 4)
+            top = np.float32(QUERY)
+            factor = top / largest if largest > 0 else np.float32(0)
+            total = whole_numbers(bits, at, d, factor, out + g * (d + EXTRA) * 4)
+            result.view(np.int32)[d + 2] = -RAISED * total
             step = largest / top * _UNITS[bits]
         result[d], result[d + 1] = step, bias * np.float32(scale)
 
@@ -81,25 +78,25 @@ def pack(q, stride, offset, width, first, rows, group, start, scale, d, panel):
 
 
 @njit(error_model="numpy", cache=True)
-def _exact_scores(rows, q, keys, d, s):
-    """Scores of `rows` queries, packed [d][TILE], against one page."""
+def _exact_scores(rows, q, keys, d, s, ahead):
+    """Scores of `rows` queries, packed [d][TILE], against one page; `ahead` is the side that is read next."""
     if rows == 6:
-        product(6, 2, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
+        product(6, 2, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE, ahead)
     elif rows == 3:
-        product(3, 4, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
+        product(3, 4, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE, ahead)
     else:
-        product(1, 4, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE)
+        product(1, 4, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE, ahead)
 
 
 @njit(error_model="numpy", cache=True)
-def _exact_values(rows, p, values, d, o, tokens):
-    """Add `tokens` rows of values, weighted by p, to the outputs."""
+def _exact_values(rows, p, values, d, o, tokens, ahead):
+    """Add `tokens` rows of values, weighted by p, to the outputs; `ahead` is the side that is read next."""
     if rows == 6:
-        product(6, 2, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
+        product(6, 2, SEGMENT, 1, 1, p, values, d, o, d, tokens, d, ahead)
     elif rows == 3:
-        product(3, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
+        product(3, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d, ahead)
     else:
-        product(1, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d)
+        product(1, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d, ahead)
 
 
 @njit(error_model="numpy", cache=True)
@@ -110,37 +107,37 @@ def _coded_scores(bits, rows, turned, codes, levels, d, s):
         multiply(True, bits, rows, turned, width, codes, PAGE, scales, rest, width, s, SEGMENT, d)
         return
     if rows == 6:
-        coded_product(6, 2, True, turned, width, levels, PAGE, scales, rest, width, s, SEGMENT, d // 2)
+        coded_product(6, 2, True, turned, width, levels, PAGE, scales, rest, width, s, SEGMENT, d // PARTS)
     elif rows == 3:
-        coded_product(3, 4, True, turned, width, levels, PAGE, scales, rest, width, s, SEGMENT, d // 2)
+        coded_product(3, 4, True, turned, width, levels, PAGE, scales, rest, width, s, SEGMENT, d // PARTS)
     else:
-        coded_product(1, 4, True, turned, width, levels, PAGE, scales, rest, width, s, SEGMENT, d // 2)
+        coded_product(1, 4, True, turned, width, levels, PAGE, scales, rest, width, s, SEGMENT, d // PARTS)
 
 
 @njit(error_model="numpy", cache=True)
 def _coded_values(bits, rows, weights, codes, levels, d, o):
     """Add a page of codes, weighted by whole numbers, to the outputs in the coded basis."""
-    step = weights + PAGE // 2 * 4
+    step = weights + LANES * 4
     if not levels:
         multiply(False, bits, rows, weights, WEIGHTS, codes, d, step, 0, WEIGHTS, o, d, PAGE)
         return
     if rows == 6:
-        coded_product(6, 2, False, weights, WEIGHTS, levels, d, step, 0, WEIGHTS, o, d, PAGE // 2)
+        coded_product(6, 2, False, weights, WEIGHTS, levels, d, step, 0, WEIGHTS, o, d, LANES)
     elif rows == 3:
-        coded_product(3, 4, False, weights, WEIGHTS, levels, d, step, 0, WEIGHTS, o, d, PAGE // 2)
+        coded_product(3, 4, False, weights, WEIGHTS, levels, d, step, 0, WEIGHTS, o, d, LANES)
     else:
-        coded_product(1, 4, False, weights, WEIGHTS, levels, d, step, 0, WEIGHTS, o, d, PAGE // 2)
+        coded_product(1, 4, False, weights, WEIGHTS, levels, d, step, 0, WEIGHTS, o, d, LANES)
 
 
 @njit(error_model="numpy", cache=True)
 def _wide_scores(rows, turned, levels, d, s):
     """As `_exact_scores`, for queries as `turn_token` wrote them."""
     if rows == 6:
-        product(6, 2, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE)
+        product(6, 2, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE, 0)
     elif rows == 3:
-        product(3, 4, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE)
+        product(3, 4, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE, 0)
     else:
-        product(1, 4, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE)
+        product(1, 4, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE, 0)
 
 
 @njit(inline="always")
@@ -150,14 +147,20 @@ def _rows_before(position, first, rows, group):
 
 
 @njit(inline="always")
-def _fetch(index, values_too, pages, coded, places, d):
-    """Ask for the keys of a page, or for its values, long before they are read."""
-    keys, values, k_bits, v_bits, k_codes, v_codes = places
+def _fetch(index, values_too, coded, places, d):
+    """Ask for the codes of the keys of a page, or of its values, long before they are read."""
+    _, _, _, v_bits, k_codes, v_codes = places
     if coded.size and coded[index]:
         at, count = (v_codes, side_bytes(v_bits, d)) if values_too else (k_codes, v_codes - k_codes)
         prefetch(coded[index] + at, count)
-    else:
-        prefetch(pages[index] + (values if values_too else keys), 4 * PAGE * d)
+
+
+@njit(inline="always")
+def _ahead(index, values_too, pages, coded, places, here):
+    """Address of the exact rows of the side that is read next, for products to fetch; `here` if it has codes."""
+    if index >= pages.size or (coded.size and coded[index]):
+        return here
+    return pages[index] + (places[1] if values_too else places[0])
 
 
 @njit(error_model="numpy", cache=True)
@@ -174,17 +177,20 @@ def _keys(query, first, rows, group, begin, count, pages, coded, places, scratch
         cut = _rows_before(position + PAGE, first, rows, group) if codes else rows
         following = i + AHEAD
         if following < 2 * length:
-            _fetch(begin // PAGE + following % length, following >= length, pages, coded, places, d)
+            _fetch(begin // PAGE + following % length, following >= length, coded, places, d)
         if low < cut and not packed:
             pack(q, stride, offset, d, first, rows, group, start, scale, d, panel)
             packed = True
+        page = pages[index] + keys
+        values_next = i + 1 == length
+        ahead = _ahead(index + 1 - length * values_next, values_next, pages, coded, places, page)
         while low < cut:
             m = _micro(cut - low)
-            _exact_scores(m, panel + low * 4, pages[index] + keys, d, target + low * SEGMENT * 4)
+            _exact_scores(m, panel + low * 4, page, d, target + low * SEGMENT * 4, ahead)
             low += m
         unpacked = 0
         if rows - cut > FEW or (cut < rows and k_bits > CODED):
-            unpack(k_bits, codes + k_codes, d, PAGE, levels)
+            unpack(PARTS, RAISED, k_bits, codes + k_codes, d, PAGE, levels)
             unpacked = levels
         while cut < rows:
             m, at, to = _micro(rows - cut), turned + cut * (d + EXTRA) * 4, target + cut * SEGMENT * 4
@@ -200,30 +206,31 @@ def _sums(first, rows, group, begin, count, pages, coded, places, scratch, d, s,
     """Values of `count` tokens from `begin` on, weighted by what the softmax left, added to the outputs."""
     _, values, _, v_bits, _, v_codes = places
     _, levels, weights, seen = scratch
-    length, whole = (count + PAGE - 1) // PAGE, np.float32(WHOLE)
+    length, whole = (count + PAGE - 1) // PAGE, np.float32(WEIGHT)
     for i in range(length):
         position, index, p = begin + i * PAGE, begin // PAGE + i, s + i * PAGE * 4
         codes = coded[index] if coded.size else 0
         low = _rows_before(position, first, rows, group)
         cut = _rows_before(position + PAGE, first, rows, group) if codes else rows
         if i + AHEAD < length:
-            _fetch(index + AHEAD, True, pages, coded, places, d)
-        elif begin // PAGE + i + AHEAD < pages.size:  # of the next segment
-            _fetch(index + AHEAD, False, pages, coded, places, d)
+            _fetch(index + AHEAD, True, coded, places, d)
+        elif index + AHEAD < pages.size:  # of the next segment
+            _fetch(index + AHEAD, False, coded, places, d)
         page = pages[index] + values
+        ahead = _ahead(index + 1, i + 1 < length, pages, coded, places, page)
         while low < cut:
             m = _micro(cut - low)
             shared = min((first + low) // group + 1 - position, PAGE)  # tokens of the page that all m rows see
-            _exact_values(m, p + low * SEGMENT * 4, page, d, o + low * d * 4, shared)
+            _exact_values(m, p + low * SEGMENT * 4, page, d, o + low * d * 4, shared, ahead)
             for r in range(low, low + m):
                 more = min((first + r) // group + 1 - position, PAGE) - shared
                 if more > 0:
                     at = p + (r * SEGMENT + shared) * 4
-                    _exact_values(1, at, page + shared * d * 4, d, o + r * d * 4, more)
+                    _exact_values(1, at, page + shared * d * 4, d, o + r * d * 4, more, ahead)
             low += m
         unpacked = 0
         if rows - cut > FEW or (cut < rows and v_bits > CODED):
-            unpack(v_bits, codes + v_codes, PAGE, d, levels)
+            unpack(PARTS, 0, v_bits, codes + v_codes, PAGE, d, levels)
             unpacked = levels
         while cut < rows:
             m, to = _micro(rows - cut), rotated + cut * d * 4
@@ -234,10 +241,10 @@ def _sums(first, rows, group, begin, count, pages, coded, places, scratch, d, s,
                     step = page_weights(
                         v_bits, p + (cut + r) * SEGMENT * 4, scales, seen + (cut + r) * SEEN * 4, whole, at
                     )  # fmt: skip
-                    floats(at, WEIGHTS)[PAGE // 2] = step * _UNITS[v_bits]
+                    floats(at, WEIGHTS)[LANES] = step * _UNITS[v_bits]
                 _coded_values(v_bits, m, weights, codes + v_codes, unpacked, d, to)
             else:
-                _exact_values(m, p + cut * SEGMENT * 4, levels, d, to, PAGE)
+                _exact_values(m, p + cut * SEGMENT * 4, levels, d, to, PAGE, levels)
             cut += m
 
 

@@ -31,14 +31,19 @@ from cachequant.kernels.ir import (
 
 SEGMENT = 256  # tokens between the cuts of a softmax: the row length of a score buffer
 PAGE = 32
+LEVEL = 2  # of cache that pages are fetched into
 I16 = ir.IntType(16)
 _AVX2 = "avx2" in cpu.features()
+# whole numbers of a 32-bit lane where codes are multiplied: bytes, or int16
+PARTS = 4 if {"avx512vnni", "avx512vl"} <= cpu.features() or "avxvnni" in cpu.features() else 2
+RAISED = 128 if PARTS == 4 else 0  # levels of keys are multiplied plus this number
 
 
-def emit_tile(builder, shape, strides, operands, column, kind, first, term, last):
+def emit_tile(builder, shape, strides, operands, column, kind, first, term, last, ahead=None):
     """One rows x (vectors * lanes) block of a product, kept in registers over the whole loop over k.
 
     kind : of a sum. first(place) starts it, term(sum, left, right) goes on, last(sum, row, column, place) ends it.
+    ahead : address of what is read next in the layout of b; it is fetched line by line, so that the products hide it.
     """
     (rows, vectors, lanes), (a_row, a_k) = shape, strides
     a, b, ldb, ldc, k = operands
@@ -50,6 +55,8 @@ def emit_tile(builder, shape, strides, operands, column, kind, first, term, last
     with cgutils.for_range(builder, k) as loop:
         line = builder.mul(loop.index, ldb)
         right = [load(builder, b, builder.add(line, j), vector) for j in columns]
+        for j in columns[:: LINE // (4 * lanes)] if ahead is not None else ():
+            emit_prefetch(builder, builder.inttoptr(ahead, POINTER), builder.mul(builder.add(line, j), I64(4)), LEVEL)
         step = builder.mul(loop.index, a_k)
         for r in range(rows):
             left = splat(builder, load(builder, a, builder.add(step, starts[r]), kind), lanes)
@@ -61,8 +68,10 @@ def emit_tile(builder, shape, strides, operands, column, kind, first, term, last
 
 
 @intrinsic(prefer_literal=True)
-def product(typingctx, rows, vectors, a_row, a_k, accumulate, a, b, ldb, c, ldc, k, n):
+def product(typingctx, rows, vectors, a_row, a_k, accumulate, a, b, ldb, c, ldc, k, n, ahead):
     """c[r, j] (+)= sum over ascending k of a[r * a_row + k * a_k] * b[k * ldb + j] for r < rows, j < n.
+
+    `ahead` is the address of a matrix like b to fetch meanwhile; the literal 0 fetches nothing.
 
     rows, vectors and accumulate are literals that shape the code: rows x 8 * vectors is the register tile, columns left
     over take narrower ones; a_row and a_k are better literals. a, b, c are addresses; strides count floats.
@@ -72,7 +81,8 @@ def product(typingctx, rows, vectors, a_row, a_k, accumulate, a, b, ldb, c, ldc,
 
     def codegen(context, builder, signature, args):
         strides = [arg if value is None else I64(value) for value, arg in zip(known, args[2:4], strict=True)]
-        a, b, ldb, c, ldc, k, n = args[5:]
+        a, b, ldb, c, ldc, k, n = args[5:12]
+        fetched = None if getattr(ahead, "literal_value", None) == 0 else args[12]
 
         def first(place, vector):
             if accumulate_:
@@ -87,17 +97,28 @@ def product(typingctx, rows, vectors, a_row, a_k, accumulate, a, b, ldb, c, ldc,
                 emit_tile(
                     builder, (rows_, count, lanes), strides, (a, b, ldb, ldc, k), column, F32, first,
                     lambda total, left, right: emit_fma(builder, left, right, total),
-                    lambda total, row, column, place: store(builder, total, c, place),
+                    lambda total, row, column, place: store(builder, total, c, place), fetched if count > 1 else None,
                 )  # fmt: skip
             done = end
         return context.get_dummy_value()
 
-    return types.void(rows, vectors, a_row, a_k, accumulate, *[types.int64] * 7), codegen
+    kinds = *[types.int64] * 7, ahead if isinstance(ahead, types.IntegerLiteral) else types.int64
+    return types.void(rows, vectors, a_row, a_k, accumulate, *kinds), codegen
 
 
-def emit_pairs(builder, total, left, right):
-    """total + the sum of two products of int16: `vpmaddwd` (Intel SDM volume 2B, PMADDWD) or what is the same."""
+def emit_products(builder, columns, total, left, right):
+    """total + the sum of the products of the whole numbers in every 32-bit lane of left and right.
+
+    Two of int16: `vpmaddwd` (Intel SDM volume 2B, PMADDWD) or what is the same. Four bytes where the CPU has
+    `vpdpbusd` (volume 2C), whose one side is unsigned: right with `columns`, else left.
+    """
     lanes = total.type.count
+    if PARTS == 4:
+        left, right = (builder.bitcast(x, total.type) for x in (left, right))
+        dot = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(total.type, [total.type] * 3), "llvm.x86.avx512.vpdpbusd.256"
+        )
+        return builder.call(dot, [total, right, left] if columns else [total, left, right])
     left, right = (builder.bitcast(x, ir.VectorType(I16, 2 * lanes)) for x in (left, right))
     if _AVX2 and lanes == 8:
         function = ir.FunctionType(total.type, [left.type, right.type])
@@ -121,11 +142,13 @@ def emit_scales(builder, base, index):
 def scaled(builder, columns, total, factors, addends, stride, row, column, c, place):
     """Store sums of products of whole numbers as what they are worth; see `coded_product`."""
 
-    def same(base, index):
-        return splat(builder, load(builder, base, index), LANES)
+    def same(base, index, type_=F32):
+        return splat(builder, load(builder, base, index, type_), LANES)
 
-    values = builder.sitofp(total, ir.VectorType(F32, LANES))
     at = builder.mul(I64(row), stride)
+    if columns and RAISED:
+        total = builder.add(total, same(addends, builder.add(at, I64(2)), I32))
+    values = builder.sitofp(total, ir.VectorType(F32, LANES))
     if columns:
         factor = builder.fmul(emit_scales(builder, factors, column), same(addends, at))
         plus = same(addends, builder.add(at, I64(1)))
@@ -136,13 +159,14 @@ def scaled(builder, columns, total, factors, addends, stride, row, column, c, pl
 
 @intrinsic(prefer_literal=True)
 def coded_product(typingctx, rows, vectors, columns, a, a_row, b, n, factors, addends, stride, c, ldc, k):
-    """c[r, j] = sum over k of the products of pairs a[r, k] and b[k, j], times a factor, plus something.
+    """c[r, j] = sum over k of the products of the whole numbers in a[r, k] and b[k, j], times a factor, plus something.
 
-    Sums of int16 products are exact in int32, so their order does not matter. With `columns` the factor is the bfloat16
-    factors[j] times addends[r * stride], plus the number behind that; else it is factors[r * stride], plus what c has.
+    Sums of such products are exact in int32, so their order does not matter. With `columns` b is of keys: the factor is
+    the bfloat16 factors[j] times addends[r * stride], plus the number behind that; the int32 behind both is added to
+    the sum before. Else the factor is factors[r * stride], plus what c has.
 
     rows, vectors and columns are literals: rows x 8 * vectors is the register tile; n is a multiple of 8. a, b,
-    factors, addends and c are addresses; strides count 4 bytes, k counts pairs.
+    factors, addends and c are addresses; strides count 4 bytes, k counts lanes of `PARTS` numbers.
     """
     rows_, vectors_, columns_ = (x.literal_value for x in (rows, vectors, columns))
 
@@ -160,7 +184,7 @@ def coded_product(typingctx, rows, vectors, columns, a, a_row, b, n, factors, ad
                 emit_tile(
                     builder, (rows_, count, LANES), (a_row, I64(1)), (a, b, n, ldc, k), column, I32,
                     lambda place, vector: ir.Constant(vector, [0] * vector.count),
-                    lambda total, left, right: emit_pairs(builder, total, left, right), last,
+                    lambda total, left, right: emit_products(builder, columns_, total, left, right), last,
                 )  # fmt: skip
             done = end
         return context.get_dummy_value()
@@ -210,7 +234,7 @@ def softmax(typingctx, scores, blocks, stats):
         sums = [cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * LANES)) for _ in range(parts)]
         with cgutils.for_range(builder, blocks) as loop:
             for i, total in enumerate(sums):
-                p = emit_exp(builder, builder.fsub(load(builder, scores, index(loop, i), vector), wide))
+                p = emit_exp(builder, builder.fsub(load(builder, scores, index(loop, i), vector), wide), bounded=True)
                 store(builder, p, scores, index(loop, i))
                 builder.store(builder.fadd(builder.load(total), p), total)
         store(builder, maximum, stats, I64(0))
