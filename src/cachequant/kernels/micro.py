@@ -21,6 +21,7 @@ from cachequant.kernels.products import Product
 from cachequant.kernels.simd import WIDTH
 
 FRESH, LAST = 1, 2  # start from zero instead of what C holds; turn the sums into results
+REGISTERS = 16  # lanes of the vectors that there are 32 registers of: sums of a block and results fit both
 AHEAD = 1024  # bytes from the weights being read to those being fetched
 
 
@@ -196,11 +197,12 @@ def blocks(module: ir.Module, product: Product, rows: int) -> ir.Function:
     a, b, count, c, ldc, x_steps, w_steps, mode, block, shift = function.args
     tile = Tile(builder, product, rows)
     places = tile.places(ldc)
+    kept = product.lanes >= REGISTERS  # results stay in registers from block to block
     with builder.if_then(builder.icmp_signed("!=", builder.and_(mode, I64(FRESH)), I64(0))):
         for place in places:
             tile.write(ir.Constant(tile.floats, [0.0] * product.lanes), c, place)
 
-    def one(index, carried):
+    def one(index, results):
         first = builder.mul(index, block)
         left = builder.sub(count, first)
         size = builder.select(builder.icmp_signed("<", left, block), left, block)
@@ -209,13 +211,18 @@ def blocks(module: ir.Module, product: Product, rows: int) -> ir.Function:
         x = builder.gep(x_steps, [builder.mul(index, I64(4 * rows * (1 + product.unsigned)))])
         w = builder.gep(w_steps, [builder.mul(builder.lshr(index, shift), I64(4 * WIDTH))])
         sums = tile.multiply(at_a, at_b, size, tile.start(x))
-        for total, scale, place in zip(sums, tile.scales(x, w), places, strict=True):
-            out = emit_fma(builder, tile.to_float(total), scale, tile.read(c, place, tile.floats))
-            tile.write(out, c, place)
-        return carried
+        new = []
+        for i, (total, scale) in enumerate(zip(sums, tile.scales(x, w), strict=True)):
+            old = results[i] if kept else tile.read(c, places[i], tile.floats)
+            new.append(emit_fma(builder, tile.to_float(total), scale, old))
+            if not kept:
+                tile.write(new[i], c, places[i])
+        return new if kept else []
 
     number = builder.sdiv(builder.add(count, builder.sub(block, I64(1))), block)
-    counted(builder, number, [], one)
+    results = [tile.read(c, place, tile.floats) for place in places] if kept else []
+    for result, place in zip(counted(builder, number, results, one), places[: len(results)], strict=True):
+        tile.write(result, c, place)
     builder.ret_void()
     return function
 
