@@ -39,8 +39,7 @@ def measure(threads: int | None = None, repeats: int = 7, progress: Progress = s
     size = max(4 * llc, BUFFER_BYTES)
     readers = {f"read-{n}": n for n in _counts(threads)}
     requests = {name: {"kind": "read", "threads": n, "size": size} for name, n in readers.items()}
-    gemm = {"kind": "gemm", "threads": threads, "shapes": [SHAPE], "rows": ROWS, "stream_bytes": 0}
-    requests |= {arm: {**gemm, "arm": arm} for arm in PEAKS}
+    requests |= {arm: product(arm, threads) for arm in PEAKS}
     requests[REGISTERS] = {"kind": "peak", "threads": threads}
     found = {name: [] for name in requests}
     with Crew(requests, threads, dict.fromkeys(requests, 0.02), progress) as crew:
@@ -65,6 +64,16 @@ def measure(threads: int | None = None, repeats: int = 7, progress: Progress = s
     }
 
 
+def product(arm: str, threads: int) -> dict:
+    """What a worker is asked to open for the large product of an arm; it then answers `multiply`."""
+    return {"kind": "gemm", "arm": arm, "threads": threads, "shapes": [SHAPE], "rows": ROWS, "stream_bytes": 0}
+
+
+def gops(reply: dict) -> float:
+    """Billions of operations a second of the large product, from the answer to `multiply`."""
+    return 2e-9 * ROWS * SHAPE[0] * SHAPE[1] / reply["seconds"][0]
+
+
 def _ask(crew: Crew, name: str, reader: bool):
     """GB/s of a reader, {kind: GOP/s} of registers, GOP/s of a product; None if it failed."""
     if reader:
@@ -74,7 +83,7 @@ def _ask(crew: Crew, name: str, reader: bool):
         replies = {kind: crew.ask(name, "multiply", kind=kind) for kind in KINDS}
         return None if None in replies.values() else {kind: reply["gops"] for kind, reply in replies.items()}
     reply = crew.ask(name, "multiply")
-    return reply and 2e-9 * ROWS * SHAPE[0] * SHAPE[1] / reply["seconds"][0]
+    return reply and gops(reply)
 
 
 def _counts(threads: int) -> list[int]:

@@ -61,6 +61,14 @@ def weight_bytes(config: DecoderConfig, scheme: str) -> dict:
     return {"blocks": blocks, "head": head, "total": blocks + head}
 
 
+def attention_operations(config: DecoderConfig, tokens: int) -> int:
+    """Multiplications and additions of causal attention over a prompt, all layers: for each query and head one product
+    with every key up to its own, and one with every value.
+    """
+    pairs = tokens * (tokens + 1) // 2
+    return 4 * pairs * config.layers * config.attention_width
+
+
 def bits(model: dict, reads: dict) -> dict:
     """Bits a weight, scales as stored, as a mean over the matrices: {blocks, head}.
 

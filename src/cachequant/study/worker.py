@@ -59,7 +59,7 @@ def _work(kind: str) -> type:
 
         return PeakWork
     if kind == "prefill":
-        from cachequant.study.prefill_bench import PrefillWork
+        from cachequant.study.prefill_arms import PrefillWork
 
         return PrefillWork
     if kind == "attention":
