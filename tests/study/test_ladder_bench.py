@@ -14,7 +14,7 @@ def brief(monkeypatch):
 
 
 def test_rungs_go_from_python_to_simd():
-    found = ladder_bench.rungs(48, 64, 5, repeats=2)
+    found = ladder_bench.rungs(48, 64, 5, 0, repeats=2)
     assert [name.split()[0] for name in found] == ["triple", "triple", "blocked,", "SIMD,"]
     assert all(len(s["values"]) == 2 and s["median"] > 0 for s in found.values())
 

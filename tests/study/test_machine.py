@@ -46,4 +46,4 @@ def test_bad_requests_are_refused():
 
 
 def test_thread_counts_double():
-    assert [machine._counts(n) for n in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
+    assert [machine.counts(n) for n in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]

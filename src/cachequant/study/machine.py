@@ -37,7 +37,7 @@ def measure(threads: int | None = None, repeats: int = 7, progress: Progress = s
         raise InputError(f"threads {threads!r} and repeats {repeats!r} have to be at least 1")
     llc, load = cpu.last_level_bytes(), provenance.load()
     size = max(4 * llc, BUFFER_BYTES)
-    readers = {f"read-{n}": n for n in _counts(threads)}
+    readers = {f"read-{n}": n for n in counts(threads)}
     requests = {name: {"kind": "read", "threads": n, "size": size} for name, n in readers.items()}
     requests |= {arm: product(arm, threads) for arm in PEAKS}
     requests[REGISTERS] = {"kind": "peak", "threads": threads}
@@ -86,6 +86,6 @@ def _ask(crew: Crew, name: str, reader: bool):
     return reply and gops(reply)
 
 
-def _counts(threads: int) -> list[int]:
+def counts(threads: int) -> list[int]:
     """1, 2, 4, ... and `threads`."""
     return sorted({threads, *(2**i for i in range(threads.bit_length()))})
