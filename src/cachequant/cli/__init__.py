@@ -35,8 +35,8 @@ from cachequant.errors import CachequantError
 
 app = typer.Typer(name="cachequant", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 for module in (
-    generate, chat, perplexity, bench, bench_prefill, profile, memory, calibrate, doctor, verify, materialize, quantize, export,
-    cache, session, run,
+    generate, chat, perplexity, bench, bench_prefill, profile, memory, calibrate, doctor, verify, materialize, quantize,
+    export, cache, session, run,
 ):  # fmt: skip
     module.register(app)
 

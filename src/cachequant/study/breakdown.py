@@ -53,8 +53,8 @@ def profile(
     -------
     {"model", "scheme", "threads", "prefill", "decode", "region_seconds" (of a parallel region that does nothing),
     "provenance"}; the phases are {"tokens", "seconds" (of the pass that users get), "python_seconds" (of it, outside
-    compiled code), "stages": {name: seconds, one kernel after the other}, "stages_seconds": (of that pass)}; decode also
-    has "dispatch_seconds": what a token spends on getting its kernels started, in Python and in waking threads.
+    compiled code), "stages": {name: seconds, one kernel after the other}, "stages_seconds": (of that pass)}; decode
+    also has "dispatch_seconds": what a token spends on getting its kernels started, in Python and in waking threads.
 
     Raises
     ------

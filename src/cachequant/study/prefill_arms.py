@@ -32,7 +32,10 @@ class PrefillWork:
 
     def attention(self, ids: list[int]) -> dict:
         """Seconds of such a pass kernel by kernel, and of attention in it."""
-        with breakdown.recorded({"attention": breakdown.KERNELS["attention"]}) as found, self._apart.session() as session:
+        with (
+            breakdown.recorded({"attention": breakdown.KERNELS["attention"]}) as found,
+            self._apart.session() as session,
+        ):
             begin = time.perf_counter()
             session.extend(ids)
             return {"seconds": time.perf_counter() - begin, "attention": found["attention"]}

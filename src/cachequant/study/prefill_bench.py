@@ -73,8 +73,8 @@ def prefill(
     and `against_steps` (speed of a short prompt in one pass over that of its tokens one by one: the smallest of all
     short ones of two tokens or more). Further keys: `long` {tokens: {arm: {prefill_tok_s, attention_gops,
     attention_fraction, attention_share (of the pass): summary}}}, `short` {tokens: {arm: {seconds, step_seconds,
-    against_steps: summary}}}, `sweep` {tokens: {arm: summary of seconds}}, `gemm_gops` summary, `memory` {tokens: object
-    of `session_memory.measure`}.
+    against_steps: summary}}}, `sweep` {tokens: {arm: summary of seconds}}, `operations` {tokens: {attention, products}},
+    `gemm_gops` summary, `memory` {tokens: object of `session_memory.measure`}.
 
     Raises
     ------
@@ -110,6 +110,7 @@ def prefill(
         long=_summaries(long),
         short=_summaries(short),
         sweep=_summaries({n: {a: _column(replies["short", n][a], "seconds") for a in names} for n in work.sweep}),
+        operations={str(n): traffic.prompt_operations(asset.config, n) for n in work.long},
         gemm_gops=timing.summary(p for job in replies.values() for p in map(machine.gops, job[GEMM])),
         memory=memory,
     )
@@ -134,7 +135,7 @@ def _measure(names, asset, model, work: Work, repeats: int, threads: int, progre
 def _long(replies: dict, name: str, n: int, config) -> dict[str, list[float]]:
     """Figures of each round for an arm at one length."""
     found, floats = replies["attention", n][name], map(machine.gops, replies["attention", n][GEMM])
-    gops = [traffic.attention_operations(config, n) / reply["attention"] / 1e9 for reply in found]
+    gops = [traffic.prompt_operations(config, n)["attention"] / reply["attention"] / 1e9 for reply in found]
     return {
         "prefill_tok_s": [n / reply["seconds"] for reply in replies["prefill", n][name]],
         "attention_gops": gops,

@@ -71,12 +71,11 @@ def measure(
                     runs[key].append(BenchResult.of(GenerationTiming(**run["timing"])))
             progress(r + 1, repeats, "threads")
         weights, missing = {key: facts["weight_bytes"] for key, facts in crew.facts.items()}, crew.missing
-    shape = traffic.shape(asset.config)
-    multiplications = shape["multiplications"]["blocks"] * prompt + shape["multiplications"]["head"]
+    kv_bytes = traffic.shape(asset.config)["kv_bytes"]
     arms = {
         arm: {
-            "bytes": weights[f"{arm}, 1"] + shape["kv_bytes"] * (prompt + new / 2),
-            "operations": 2 * multiplications,
+            "bytes": weights[f"{arm}, 1"] + kv_bytes * (prompt + new / 2),
+            "operations": traffic.prompt_operations(asset.config, prompt)["products"],
             "threads": {
                 str(n): {f"{p}_tok_s": timing.summary(getattr(run, f"{p}_tok_s") for run in runs[key]) for p in PHASES}
                 for key, (own, n) in keys.items()
@@ -132,6 +131,14 @@ def fit(scaled: dict, read_gb_s: dict) -> Model:
             seconds += [1 / speed["decode_tok_s"]["median"], scaled["prompt"] / speed["prefill_tok_s"]["median"]]
     slower, overhead, *per_operation = _least(rows, np.array(seconds))
     return Model(byte, 1 / slower, {a: 1 / p for a, p in zip(arms, per_operation, strict=True)}, overhead)
+
+
+def extended(model: Model, scaled: dict, counts: Sequence[int]) -> dict:
+    """{arm: {threads: {"prefill_tok_s", "decode_tok_s"}}} that the model says."""
+    return {
+        arm: {n: {f"{p}_tok_s": model.tokens_a_second(scaled, arm, p, n) for p in PHASES} for n in counts}
+        for arm in scaled["arms"]
+    }
 
 
 def error(model: Model, scaled: dict) -> float:

@@ -61,12 +61,20 @@ def weight_bytes(config: DecoderConfig, scheme: str) -> dict:
     return {"blocks": blocks, "head": head, "total": blocks + head}
 
 
-def attention_operations(config: DecoderConfig, tokens: int) -> int:
-    """Multiplications and additions of causal attention over a prompt, all layers: for each query and head one product
-    with every key up to its own, and one with every value.
+def prompt_operations(config: DecoderConfig, tokens: int) -> dict:
+    """Multiplications and additions of a prompt in one pass.
+
+    Returns
+    -------
+    attention : causal ones of all layers: for each query and head a product with every key up to its own, and one with
+        every value.
+    products : of the matrix products, head at the last position only.
     """
-    pairs = tokens * (tokens + 1) // 2
-    return 4 * pairs * config.layers * config.attention_width
+    pairs, multiplications = tokens * (tokens + 1) // 2, shape(config)["multiplications"]
+    return {
+        "attention": 4 * pairs * config.layers * config.attention_width,
+        "products": 2 * (multiplications["blocks"] * tokens + multiplications["head"]),
+    }
 
 
 def bits(model: dict, reads: dict) -> dict:

@@ -204,3 +204,28 @@ def scaling(measured: dict, modelled: dict, order: list[str] | None = None):
         ax.tick_params(axis="x", labelsize=8)
     style.label_lines(axes[1], ends)
     return axes
+
+
+def short_prompts(sweep: dict, steps: dict, order: list[str] | None = None, ax=None):
+    """Time of a short prompt in one pass, as points, and of its tokens one by one, dashed.
+
+    Parameters
+    ----------
+    sweep : {tokens: {arm: summary of seconds}} of one pass.
+    steps : the same of the tokens one by one.
+    """
+    ax = ax or style.figure(3.0)[1]
+    ends, most = {}, max(map(int, sweep))
+    for arm in order or list(next(iter(sweep.values()))):
+        tone = style.color(arm)
+        x, y = [int(n) for n in sweep], [1e3 * by[arm]["median"] for by in sweep.values()]
+        ax.plot(x, y, style.marker(arm), ls="-", lw=1, markersize=4, color=tone)
+        near = {int(n): 1e3 * by[arm]["median"] for n, by in steps.items() if int(n) <= most}
+        ax.plot(list(near), list(near.values()), ls=(0, (3, 2)), lw=1.2, color=tone)
+        ends[arm] = (x[-1], y[-1], tone)
+        ends[f"{arm}, one by one"] = (max(near), near[max(near)], tone)
+    ax.set_yscale("log")
+    style.plain_log(ax.yaxis)
+    ax.set(xlabel="prompt, tokens", ylabel="ms", xlim=(0, most * 1.05))
+    style.label_lines(ax, ends)
+    return ax
