@@ -7,8 +7,12 @@ import typer
 from cachequant.cli import bench, loading, output
 from cachequant.errors import InputError
 
-METRICS = {"prefill_tok_s": "tokens/s", "attention_gops": "attention, GOP/s", "attention_fraction": "of our fp32 product",
-           "attention_share": "attention, of the time"}  # fmt: skip
+METRICS = {
+    "prefill_tok_s": "tokens/s",
+    "attention_gops": "attention, GOP/s",
+    "attention_fraction": "of our fp32 product",
+    "attention_share": "attention, of the time",
+}
 
 
 def register(app: typer.Typer) -> None:

@@ -73,8 +73,8 @@ def prefill(
     and `against_steps` (speed of a short prompt in one pass over that of its tokens one by one: the smallest of all
     short ones of two tokens or more). Further keys: `long` {tokens: {arm: {prefill_tok_s, attention_gops,
     attention_fraction, attention_share (of the pass): summary}}}, `short` {tokens: {arm: {seconds, step_seconds,
-    against_steps: summary}}}, `sweep` {tokens: {arm: summary of seconds}}, `operations` {tokens: {attention, products}},
-    `gemm_gops` summary, `memory` {tokens: object of `session_memory.measure`}.
+    against_steps: summary}}}, `sweep` {tokens: {arm: summary of seconds}}, `operations` {tokens: {attention,
+    products}}, `gemm_gops` summary, `memory` {tokens: object of `session_memory.measure`}.
 
     Raises
     ------

@@ -30,14 +30,14 @@ def memory(prompts: dict) -> list[dict]:
 
 
 def line(prompts: dict) -> tuple[float, float]:
-    """(bytes a token, largest distance of a peak from the straight line through all, as a share of the largest peak)."""
+    """(bytes a token, largest distance of a peak from a straight line through all, as a share of the largest peak)."""
     n, size = (np.array(x, float) for x in zip(*((m, v["bytes"]) for m, v in prompts["memory"].items()), strict=True))
     slope, floor = np.polyfit(n, size, 1)
     return float(slope), float(np.abs(size - floor - slope * n).max() / size.max())
 
 
 def ideal(prompts: dict, arm: str) -> float:
-    """What an arm would keep of the first prompt's speed at the last, if attention ran as fast as our float32 product."""
+    """What an arm would keep of the first prompt's speed at the last, were attention as fast as our float32 product."""
     first, *_, last = prompts["long"]
     own, operations = prompts["long"][first][arm], prompts["operations"]
     seconds = 1 / own["prefill_tok_s"]["median"]
