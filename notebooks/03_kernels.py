@@ -48,7 +48,7 @@ compared = bench.gemm(arms, rows=rows, repeats=repeats, threads=threads)
 {arm: {k: round(v["median"], 2) for k, v in found.items()} for arm, found in compared["arms"].items()}
 
 # %% [markdown]
-# The ladder: the same integers by a triple loop, a blocked one, and SIMD kernels of stronger and stronger instructions, for
+# The ladder: the same integers by a triple loop, a blocked one, and SIMD kernels of ever stronger instructions; for
 # many tokens, and for one token with weights out of memory.
 
 # %%
