@@ -165,19 +165,23 @@ def climb(many: dict, one: dict, peaks: dict, bandwidth: float, ax=None):
         for rung, at, height in zip(rungs, x, y, strict=True):
             ax.plot(at, height, "o", markersize=6, color=tones[rung], markerfacecolor=face or tones[rung])
     reach = [c["intensity"] for rungs in (many, one) for c in rungs.values()]
-    _roofs(ax, min(reach) / 2, max(reach) * 3, peaks, bandwidth)
+    _roofs(ax, min(reach) / 2, max(reach) * 3, peaks, bandwidth, left=True)
     style.label_points(ax, {rung: (c["intensity"], c["median"], tones[rung]) for rung, c in many.items()})
     return ax
 
 
-def _roofs(ax, start: float, end: float, peaks: dict, bandwidth: float) -> None:
-    """Draws what this machine allows, and makes both axes logarithmic."""
+def _roofs(ax, start: float, end: float, peaks: dict, bandwidth: float, left: bool = False) -> None:
+    """Draws what this machine allows, and makes both axes logarithmic.
+
+    left : name the lower roofs where they begin, not where they end.
+    """
     x, top = np.geomspace(start, end, 200), max(peaks.values())
     look = {"textcoords": "offset points", "color": "#555555"}
     for label, peak in peaks.items():
         ax.plot(x, np.minimum(peak, bandwidth * x), color=style.GREY, linewidth=1, zorder=0)
         side, va = (3, "bottom") if peak == top else (-3, "top")  # arms may lie above a lower roof
-        ax.annotate(f"{label} {style.number(peak)}", (x[-1], peak), (0, side), ha="right", va=va, **look)
+        place, ha = (peak / bandwidth, "left") if left and peak < top else (x[-1], "right")
+        ax.annotate(f"{label} {style.number(peak)}", (place, peak), (0, side), ha=ha, va=va, fontsize=8.5, **look)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set(xlabel="operations a byte of memory traffic", ylabel="billion operations a second")
