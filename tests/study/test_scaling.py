@@ -56,12 +56,32 @@ def test_speeds_are_bounded_by_memory_however_many_threads():
     assert found.tokens_a_second(scaled, "int8", "decode", 4096) == pytest.approx(bound, rel=0.01)
 
 
-def test_measured_with_every_number_of_threads():
-    found = scaling.measure(["int8"], "gpt2-random", prompt=5, new=3, repeats=2, threads=2)
+class Crew:
+    """Workers that answer at once: with n threads a prompt of 6 tokens takes 6 / n s and a token 1 / n s."""
+
+    def __init__(self, requests, *_):
+        self._threads = {name: request["threads"] for name, request in requests.items()}
+        self.names, self.facts, self.missing = list(requests), dict.fromkeys(requests, {"weight_bytes": 100}), {}
+
+    def ask(self, name, do, ids, new):
+        n = self._threads[name]
+        return {"timing": {"prefill_seconds": len(ids) / n, "prefill_tokens": len(ids), "token_seconds": [1 / n] * 3}}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+def test_measured_with_every_number_of_threads(monkeypatch):
+    monkeypatch.setattr(scaling, "Crew", Crew)
+    found = scaling.measure(["int8"], "gpt2-random", prompt=6, new=4, repeats=2, threads=3)
     own = found["arms"]["int8"]
-    assert list(own["threads"]) == ["1", "2"] and found["missing"] == {}
-    assert len(own["threads"]["2"]["decode_tok_s"]["values"]) == 2
-    assert own["bytes"] > 5e7 and own["operations"] > 5 * 2 * 8e7
+    assert {n: cell["decode_tok_s"]["median"] for n, cell in own["threads"].items()} == {"1": 1, "2": 2, "3": 3}
+    assert own["threads"]["2"]["prefill_tok_s"]["values"] == [2, 2]
+    assert own["bytes"] == 100 + 2 * 12 * 768 * 4 * (6 + 4 / 2)
+    assert own["operations"] == 2 * (6 * 12 * 12 * 768**2 + 50257 * 768)
 
 
 @pytest.mark.parametrize("how", [{"prompt": 1020, "new": 9}, {"new": 1}, {"threads": 0}, {"names": ["int9"]}])
