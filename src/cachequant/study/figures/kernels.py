@@ -176,7 +176,7 @@ def _roofs(ax, start: float, end: float, peaks: dict, bandwidth: float, left: bo
     left : name the lower roofs where they begin, not where they end.
     """
     x, top = np.geomspace(start, end, 200), max(peaks.values())
-    look = {"textcoords": "offset points", "color": "#555555"}
+    look = {"textcoords": "offset points", "color": "#555555", "path_effects": style.HALO}
     for label, peak in peaks.items():
         ax.plot(x, np.minimum(peak, bandwidth * x), color=style.GREY, linewidth=1, zorder=0)
         side, va = (3, "bottom") if peak == top else (-3, "top")  # arms may lie above a lower roof
