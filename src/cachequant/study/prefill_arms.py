@@ -4,7 +4,7 @@ import time
 
 from cachequant.study import breakdown, timing
 
-SHORT_SECONDS = 0.1
+SHORT_SECONDS, WARM_UP_TOKENS = 0.1, 64
 
 
 class PrefillWork:
@@ -21,7 +21,8 @@ class PrefillWork:
 
         self._model = cachequant.load(model, arm, threads=threads)
         self._apart = breakdown.kernel_by_kernel(self._model)
-        self._seconds([[1]])
+        warm = [1] * min(WARM_UP_TOKENS, self._model.config.context - 1)
+        self._seconds([warm, [1]]), self.attention(warm)  # loads every kernel that the measurements need
 
     def facts(self) -> dict:
         return {"weight_bytes": self._model.weight_bytes}

@@ -94,6 +94,7 @@ def prefill(
         str(n): session_memory.measure("fp32", model, names[-1], n, min(MEMORY_FLOOR, n), n, threads)
         for n in work.memory
     }
+    products = [machine.gops(reply) for job in replies.values() for reply in job[GEMM]]
     long = {n: {name: _long(replies, name, n, asset.config) for name in names} for n in work.long}
     short = {n: {name: _short(replies["steps", n][name]) for name in names} for n in work.short}
     return comparison.assemble(
@@ -111,7 +112,7 @@ def prefill(
         short=_summaries(short),
         sweep=_summaries({n: {a: _column(replies["short", n][a], "seconds") for a in names} for n in work.sweep}),
         operations={str(n): traffic.prompt_operations(asset.config, n) for n in work.long},
-        gemm_gops=timing.summary(p for job in replies.values() for p in map(machine.gops, job[GEMM])),
+        gemm_gops=timing.summary(products) if products else None,
         memory=memory,
     )
 
@@ -129,7 +130,7 @@ def _measure(names, asset, model, work: Work, repeats: int, threads: int, progre
                     reply = crew.ask(name, "multiply") if name == GEMM else crew.ask(name, do, ids=ids[:n])
                     replies[do, n][name] += [reply] if reply else []
                 progress(r * len(work.jobs) + i + 1, repeats * len(work.jobs), f"{n} tokens")
-        return replies, crew.missing
+        return replies, {name: reason for name, reason in crew.missing.items() if name != GEMM}
 
 
 def _long(replies: dict, name: str, n: int, config) -> dict[str, list[float]]:
