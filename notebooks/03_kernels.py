@@ -48,12 +48,16 @@ compared = bench.gemm(arms, rows=rows, repeats=repeats, threads=threads)
 {arm: {k: round(v["median"], 2) for k, v in found.items()} for arm, found in compared["arms"].items()}
 
 # %% [markdown]
-# The ladder: the same integers by a triple loop, a blocked one, and the SIMD kernel.
+# The ladder: the same integers by a triple loop, a blocked one, and SIMD kernels of ever stronger instructions; for
+# many tokens, and for one token with weights out of memory.
 
 # %%
 n, k = ladder_shape
-rungs = ladder_bench.rungs(n, k, rows, ladder_repeats)
-{name: round(found["median"], 4) for name, found in rungs.items()}
+rungs = {
+    str(tokens): ladder_bench.rungs(n, k, tokens, stream_bytes if tokens == 1 else 0, ladder_repeats)
+    for tokens in (rows, 1)
+}
+{name: round(found["median"], 4) for name, found in rungs[str(rows)].items()}
 
 # %% [markdown]
 # Stages of one product: quantizing the inputs, multiplying, rescaling.

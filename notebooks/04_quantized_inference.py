@@ -44,15 +44,27 @@ stage_scheme: str = "int8+head"  # whose forward pass is taken apart
 stage_prompt: int = 270
 stage_new: int = 12
 stage_repeats: int = 3
+prefill_arms: list[str] = ["fp32", "int8"]
+long_prompts: list[int] = [512, 4096, 8128]  # tokens
+short_prompts: list[int] = [1, 2, 4, 8, 16, 32]  # also decoded token by token
+tile_prompts: list[int] = [1, 5, 6, 7, 11, 12, 13, 17, 18, 19, 23, 24, 25, 31, 32, 33]  # both sides of tiles' edges
+memory_prompts: list[int] = [512, 1024, 2048, 4096, 8128]  # each in a fresh process
+prefill_repeats: int = 3
+scaling_arms: list[str] = ["fp32", "int8", "int8+head"]
+scaling_prompt: int = 270
+scaling_new: int = 16
+scaling_repeats: int = 3
 machine_repeats: int = 5
 threads: int = 0  # 0: one a physical core
 
 # %%
 from dataclasses import replace
 
-from cachequant.study import breakdown, machine, results, traffic, workloads
+from cachequant.study import bench as benches
+from cachequant.study import breakdown, machine, results, scaling, traffic, workloads
 from cachequant.study.arms import PEERS
 from cachequant.study.decode_bench import DecodeBench
+from cachequant.study.prefill_bench import Work
 from cachequant.study.timing import PRICE
 
 # %% [markdown]
@@ -94,6 +106,20 @@ for model in models:
 apart = breakdown.profile(models[0], stage_scheme, stage_prompt, stage_new, stage_repeats, threads or None)
 {phase: round(1e3 * apart[phase]["seconds"]["median"], 2) for phase in ("prefill", "decode")}
 
+# %% [markdown]
+# Long prompts and short ones: tokens a second, attention apart, peak memory, and short prompts token by token.
+
+# %%
+lengths = Work(long_prompts, short_prompts, tile_prompts, memory_prompts)
+prompts = benches.prefill(prefill_arms, models[0], lengths, prefill_repeats, threads or None)
+{(n, a): round(v["prefill_tok_s"]["median"]) for n, by in prompts["long"].items() for a, v in by.items()}
+
+# %% [markdown]
+# From one thread to all of them.
+
+# %%
+scaled = scaling.measure(scaling_arms, models[0], scaling_prompt, scaling_new, scaling_repeats, threads or None)
+
 # %%
 {
     (m, p, a): round(v["decode_tok_s"]["median"], 1)
@@ -113,6 +139,8 @@ results.save(
         "half": half,
         "sweep": sweep,
         "stages": apart,
+        "prompts": prompts,
+        "scaling": scaled,
     },
     models=assets,
 )

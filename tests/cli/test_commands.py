@@ -66,6 +66,20 @@ def test_bench_decode_for_real(cli_json, tiny):
     assert found["ratios"].keys() == {"fp32/int8", "int8/fp32"}
 
 
+def test_bench_prefill_for_real(cli, cli_json, tiny):
+    arguments = ("bench", "prefill", "--model", tiny, "--arms", "int8", "--prompts", "8,64", "--repeats", 1)
+    code, found = cli_json(*arguments, "--short", "1,3", "--sweep", "none", "--memory", "none")
+    assert code == 0
+    assert found["missing"] == []
+    assert found["arms"]["int8"].keys() == {
+        "prefill_tok_s", "kept", "attention_gops", "attention_fraction", "against_steps",
+    }  # fmt: skip
+    assert (list(found["long"]), list(found["short"]), found["memory"]) == (["8", "64"], ["1", "3"], {})
+    code, out, _ = cli(*arguments, "--short", "none", "--sweep", "1,2", "--memory", "32")
+    assert code == 0
+    assert all(text in out for text in ("long prompts", "one pass, ms", "peak memory")) and "one by one" not in out
+
+
 def test_bench_prefix_for_real(cli, cli_json, tiny):
     arguments = ("bench", "prefix", "--model", tiny, "--scheme", "int8", "--repeats", 2)
     code, found = cli_json(*arguments, "--set", "high_reuse")

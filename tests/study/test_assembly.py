@@ -1,7 +1,7 @@
 """Listings of the ladder's machine code."""
 
-from cachequant.kernels import selfcheck
-from cachequant.study import assembly
+from cachequant.kernels import simd
+from cachequant.study import assembly, ladder_bench
 
 
 def test_the_block_that_multiplies_most_is_shown_without_directives():
@@ -12,8 +12,10 @@ def test_the_block_that_multiplies_most_is_shown_without_directives():
 
 def test_every_rung_has_a_loop_that_multiplies():
     found = assembly.listings()
-    assert list(found) == ["triple loop, compiled", "blocked", "SIMD"]
+    sets = [ladder_bench.SIMD + s.name for s in reversed(simd.available())]
+    assert list(found) == [ladder_bench.TRIPLE, ladder_bench.BLOCKED, ladder_bench.FLOATS, *sets]
     for text in found.values():
         assert any(map(assembly.multiplies, text.splitlines()))
-    if selfcheck.active().instruction.startswith("llvm.x86.avx2"):
-        assert found["SIMD"].count("vpmaddwd") == 2 * 12  # a tile of 6 x 16, two steps a turn
+    for name, instruction in (("avx512-vnni", "vpdpbusd"), ("avx-vnni", "vpdpbusd"), ("neon-dot", "sdot")):
+        if ladder_bench.SIMD + name in found:
+            assert found[ladder_bench.SIMD + name].count(instruction) == 2 * 12  # 12 vectors of sums, two steps a turn

@@ -123,6 +123,36 @@ def test_roofline_labels_roofs_and_arms():
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["int8"]
 
 
+def test_climb_names_every_rung_once_under_both_roofs():
+    many = {"loop": cell(1.0) | {"intensity": 100.0}, "SIMD": cell(90.0) | {"intensity": 100.0}}
+    ax = kernels.climb(many, {"SIMD": cell(20.0) | {"intensity": 2.0}}, {"int8 registers": 220.0}, bandwidth=16.0)
+    assert sorted(texts(ax)) == ["SIMD", "int8 registers 220", "loop", "memory 16 GB/s"]
+    hollow = [line for line in ax.lines if line.get_markerfacecolor() == "white"]
+    assert len(hollow) == 1 and hollow[0].get_color() == next(
+        line.get_color() for line in ax.lines if list(line.get_ydata()) == [90.0]
+    )
+
+
+def test_scaling_marks_what_is_only_a_model():
+    measured = {"int8": {n: {m: cell(10.0 * int(n)) for m in speed.PHASES} for n in ("1", "2")}}
+    modelled = {"int8": {n: dict.fromkeys(speed.PHASES, 9.0 * n) for n in (1, 2, 4, 8)}}
+    axes = speed.scaling(measured, modelled)
+    for ax in axes:
+        full, dashed = ax.lines
+        assert list(full.get_ydata()) == [10, 20] and list(dashed.get_ydata()) == [9, 18, 36, 72]
+        assert "model" in texts(ax) and ax.get_xlabel() == "threads"
+        assert 2 < ax.patches[0].get_x() < 4
+    assert "int8" in texts(axes[1])
+
+
+def test_short_prompts_have_a_line_for_tokens_one_by_one():
+    sweep = {n: {"int8": cell(0.01 + 0.001 * int(n))} for n in ("1", "6", "7")}
+    ax = speed.short_prompts(sweep, {n: {"int8": cell(0.01 * int(n))} for n in ("1", "4", "32")})
+    once, steps = ax.lines
+    assert list(once.get_xdata()) == [1, 6, 7] and list(steps.get_xdata()) == [1, 4]
+    assert {"int8", "int8, one by one"} <= set(texts(ax))
+
+
 def test_diagram_counts_and_marks_the_quantized_matrices():
     sizes = {"qkv": (96, 32), "o": (32, 32), "up": (128, 32), "down": (32, 128)}
     matrices = [{"name": f"layers.0.x.{n}", "out": o, "in": i} for n, (o, i) in sizes.items()]

@@ -36,6 +36,8 @@ def test_measure(monkeypatch):
     assert list(found["read_gb_s"]) == ["1", "2"] and found["read_buffer_bytes"] == 4 << 20
     assert set(found["gemm_gops"]) == {"fp32", "torch-fp32"} and found["missing"] == {}
     assert all(len(cell["values"]) == 2 for cell in found["gemm_gops"].values())
+    assert found["register_gops"].keys() == {"fp32", "int8"}
+    assert all(min(cell["values"]) > 0.01 for cell in found["register_gops"].values())
     assert seen[-1][:2] == (2, 2)
 
 
@@ -46,4 +48,4 @@ def test_bad_requests_are_refused():
 
 
 def test_thread_counts_double():
-    assert [machine._counts(n) for n in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
+    assert [machine.counts(n) for n in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]

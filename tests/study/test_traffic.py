@@ -73,3 +73,11 @@ def test_reached_turns_speed_into_traffic_and_arithmetic():
     assert found["decode_gb_s"] == pytest.approx(found["bytes"] * 10 / 1e9)
     work = model["multiplications"]
     assert found["prefill_gops"] == pytest.approx(2 * (200 * work["blocks"] + work["head"]) / 2.0 / 1e9)
+
+
+def test_operations_of_a_prompt_are_those_of_its_tokens_one_by_one():
+    found = traffic.prompt_operations(SMOLLM2, 5)
+    scores = sum(2 * 9 * 64 * (t + 1) for t in range(5))  # nine heads of 64, every key up to the query's own
+    assert found["attention"] == 30 * 2 * scores
+    multiplications = traffic.shape(SMOLLM2)["multiplications"]
+    assert found["products"] == 2 * (5 * multiplications["blocks"] + multiplications["head"])

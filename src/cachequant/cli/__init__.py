@@ -14,6 +14,7 @@ import typer
 import cachequant
 from cachequant.cli import (
     bench,
+    bench_prefill,
     cache,
     calibrate,
     chat,
@@ -34,8 +35,8 @@ from cachequant.errors import CachequantError
 
 app = typer.Typer(name="cachequant", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 for module in (
-    generate, chat, perplexity, bench, profile, memory, calibrate, doctor, verify, materialize, quantize, export,
-    cache, session, run,
+    generate, chat, perplexity, bench, bench_prefill, profile, memory, calibrate, doctor, verify, materialize, quantize,
+    export, cache, session, run,
 ):  # fmt: skip
     module.register(app)
 

@@ -53,14 +53,14 @@ def decode(
     from cachequant.study import arms as registry
     from cachequant.study import bench
 
-    names = _names(arms)
+    names = names_of(arms)
     for name in names or ():
         registry.get(name)
     with output.quiet(json):
         loading.resolve_model(model, json)
         with output.progress("measuring", json) as report:
             found = bench.decode(model, names, prompt, new, repeats, threads, report)
-    output.show(found, json, _print)
+    output.show(found, json, show)
 
 
 @app.command(epilog=output.example("cachequant bench gemm --arms torch-fp32,fp32,int8 --repeats 5"))
@@ -81,8 +81,8 @@ def gemm(
     from cachequant.study import bench
 
     with output.quiet(json), output.progress("measuring", json) as report:
-        found = bench.gemm(_names(arms), model, rows, repeats, threads, report)
-    output.show(found, json, _print)
+        found = bench.gemm(names_of(arms), model, rows, repeats, threads, report)
+    output.show(found, json, show)
 
 
 @app.command(epilog=output.example("cachequant bench attention --arms sdpa-fp32,kv-fp32,kv-k4v4 --context 8192 --json"))
@@ -108,8 +108,8 @@ def attention(
         if shape is None:
             loading.resolve_model(model, json)
         with output.progress("measuring", json) as report:
-            found = bench.attention(_names(arms), model, context, repeats, threads, report, shape)
-    output.show(found, json, _print)
+            found = bench.attention(names_of(arms), model, context, repeats, threads, report, shape)
+    output.show(found, json, show)
 
 
 def _numbers(geometry: str) -> list[int]:
@@ -156,7 +156,7 @@ def prefix(
     from cachequant.kv.calibration import check_calibration
     from cachequant.study import bench, prefix_bench
 
-    chosen = _names(arms)
+    chosen = names_of(arms)
     prefix_bench.check(name, chosen or prefix_bench.ARMS, new, repeats, logits)
     schemes.get(scheme), formats.get(kv), check_calibration(calibration)
     with output.quiet(json):
@@ -169,7 +169,7 @@ def prefix(
 
 
 def _prefix(found: dict[str, Any]) -> None:
-    _print(found)
+    show(found)
     rows = []
     for row in found["requests"]:
         times = [1e3 / values["speed"]["median"] for values in row["arms"].values()]
@@ -199,21 +199,23 @@ def transformers(
     from cachequant.study import arms as registry
     from cachequant.study import bench
 
-    names = _names(arms)
+    names = names_of(arms)
     for name in names or ():
         registry.get(name)
     with output.quiet(json):
         loading.resolve_model(model, json)
         with output.progress("measuring", json) as report:
             found = bench.transformers(model, names, context or prompt, new, repeats, threads, report)
-    output.show(found, json, _print)
+    output.show(found, json, show)
 
 
-def _names(arms: str | None) -> list[str] | None:
+def names_of(arms: str | None) -> list[str] | None:
+    """Names with commas between them as a list."""
     return None if arms is None else [name.strip() for name in arms.split(",")]
 
 
-def _print(found: dict[str, Any]) -> None:
+def show(found: dict[str, Any]) -> None:
+    """Medians of all arms, their ratios to the first, and what could not run."""
     arms, ratios = found["arms"], found["ratios"]
     metrics = [m for m in METRICS if any(m in values for values in arms.values())]
     rows = [[arm, *(_cell(values.get(m)) for m in metrics)] for arm, values in arms.items()]

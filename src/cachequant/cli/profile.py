@@ -41,6 +41,8 @@ def _print(found: dict[str, Any]) -> None:
         title = f"{phase} of {what}, {found['model']} {found['scheme']}, {found['threads']} threads"
         rows = [["whole pass, one parallel region", f"{1e3 * total:.2f}", ""]]
         rows.append(["  of it in Python", f"{1e3 * part['python_seconds']['median']:.2f}", ""])
+        if "dispatch_seconds" in part:
+            rows.append(["  of it starting kernels", f"{1e3 * part['dispatch_seconds']['median']:.2f}", ""])
         rows.append(["kernel by kernel", f"{1e3 * alone:.2f}", "100 %"])
         ordered = sorted(part["stages"].items(), key=lambda item: -item[1]["median"])
         rows += [[f"  {n}", f"{1e3 * s['median']:.2f}", f"{s['median'] / alone:.0%}"] for n, s in ordered]

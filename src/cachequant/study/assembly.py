@@ -1,13 +1,16 @@
 """Machine code of the rungs of the ladder: the loop in which each of them spends its time."""
 
 import re
+from collections.abc import Callable
 
 from llvmlite import binding, ir
 from numba import int8, int32, njit
 
 from cachequant.kernels import ladder, micro, native, products, selfcheck
+from cachequant.kernels.simd import KernelSet
+from cachequant.study import ladder_bench
 
-MULTIPLY = re.compile(r"\s(v?pm(add|ul)\w*|v?pdpbusd\w*|imul\w*|[us]dot|[us]?ml[as]l?\w*|mul)\s")
+MULTIPLY = re.compile(r"\s(v?pm(add|ul)\w*|v?pdp\w*|vfn?m(add|sub)\w*|imul\w*|[us]dot|[usf]?ml[as]l?\w*|mul)\s")
 _BLOCK = re.compile(r"\n(?=[.\w$@]+:)")
 _BACK = re.compile(r"(j[a-z]+|b\.\w+|cbn?z)\s")  # the jump that closes the loop
 _NOISE = re.compile(r"^\s*(\.|#|//|$)|^[.\w$@]+:\s*$")
@@ -34,9 +37,10 @@ def listings() -> dict[str, str]:
     for rung in (triple, blocked):
         rung.compile((codes, codes, sums))
     return {
-        "triple loop, compiled": hot_loop(_numba(triple)),
-        "blocked": hot_loop(_numba(blocked)),
-        "SIMD": hot_loop(_kernel()),
+        ladder_bench.TRIPLE: hot_loop(_numba(triple)),
+        ladder_bench.BLOCKED: hot_loop(_numba(blocked)),
+        ladder_bench.FLOATS: hot_loop(_kernel(selfcheck.active(), products.floats)),
+        **{ladder_bench.SIMD + s.name: hot_loop(_kernel(s, products.codes)) for s in ladder_bench.sets()},
     }
 
 
@@ -45,12 +49,12 @@ def _numba(function) -> str:
     return text
 
 
-def _kernel() -> str:
-    """The largest tile of the kernel set in use."""
-    kernel_set, triple = selfcheck.active(), binding.get_process_triple()
+def _kernel(kernel_set: KernelSet, product: Callable) -> str:
+    """The largest tile of a kernel set."""
+    triple = binding.get_process_triple()
     module = ir.Module("tile")
     module.triple = triple
-    micro.chain(module, products.codes(kernel_set), kernel_set.rows).linkage = "external"
+    micro.chain(module, product(kernel_set), kernel_set.rows).linkage = "external"
     features = binding.get_host_cpu_features().flatten()
     machine = native.target_machine(triple, binding.get_host_cpu_name(), features)
     return machine.emit_assembly(native.optimize(module, machine))

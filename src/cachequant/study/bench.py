@@ -7,11 +7,12 @@ from cachequant.study.attention_bench import attention
 from cachequant.study.crew import Progress, silent
 from cachequant.study.decode_bench import DecodeBench
 from cachequant.study.gemm_bench import GEMM_ARMS, ROWS, GemmBench
+from cachequant.study.prefill_bench import prefill
 from cachequant.study.prefix_bench import prefix
 from cachequant.study.transformers_bench import transformers
 from cachequant.study.workloads import Workload
 
-__all__ = ["attention", "decode", "gemm", "prefix", "transformers"]
+__all__ = ["attention", "decode", "gemm", "prefill", "prefix", "transformers"]
 
 
 def decode(

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from copy import copy
 
 import numpy as np
+from numba import cfunc, types
 
 from cachequant.decoder.taps import tapped
 from cachequant.errors import InputError
@@ -28,7 +29,8 @@ KERNELS = {
     "GELU": (pointwise, "gelu_tanh"),
     "matrix products": (gemm, "matmul"),
 }
-REGION = {"blocks": (passes, "run"), "head": (gemm, "matmul")}
+REGION = {"blocks": (passes, "_region"), "head": (gemm, "matmul")}  # each wakes the threads once
+EMPTY_REGIONS = 200
 
 
 def profile(
@@ -49,9 +51,10 @@ def profile(
 
     Returns
     -------
-    {"model", "scheme", "threads", "prefill", "decode", "provenance"}; the phases are {"tokens", "seconds" (of the pass
-    that users get), "python_seconds" (of it, outside compiled code), "stages": {name: seconds, one kernel after the
-    other}, "stages_seconds": (of that pass)}.
+    {"model", "scheme", "threads", "prefill", "decode", "region_seconds" (of a parallel region that does nothing),
+    "provenance"}; the phases are {"tokens", "seconds" (of the pass that users get), "python_seconds" (of it, outside
+    compiled code), "stages": {name: seconds, one kernel after the other}, "stages_seconds": (of that pass)}; decode
+    also has "dispatch_seconds": what a token spends on getting its kernels started, in Python and in waking threads.
 
     Raises
     ------
@@ -65,8 +68,7 @@ def profile(
     if prompt + new > loaded.config.context:
         raise InputError(f"{prompt} + {new} tokens do not fit the context of {loaded.config.context}")
     ids = np.asarray(workloads.prompt_ids(prompt + new, loaded.config.vocab, loaded.tokenizer))
-    apart = copy(loaded)
-    apart._decoder = tapped(loaded._decoder, lambda layer, site, x: x)
+    apart = kernel_by_kernel(loaded)
     whole, stages = [], []
     for warm in (loaded, apart):
         _pass(warm, ids[:prompt], ids[prompt : prompt + 1], {})
@@ -76,6 +78,9 @@ def profile(
         with recorded(KERNELS) as record:
             stages.append(_pass(apart, ids[:prompt], ids[prompt:], record))
         progress(r + 1, repeats, "profiling")
+    region = timing.summary(_empty_regions())
+    decode = _summary([m for run in whole for m in run[1:]], [m for run in stages for m in run[1:]])
+    waking = len(REGION) * region["median"]
     return {
         "model": loaded.name,
         "scheme": loaded.scheme.name,
@@ -84,10 +89,19 @@ def profile(
         "decode": {
             "tokens": 1,
             "context": prompt,
-            **_summary([m for run in whole for m in run[1:]], [m for run in stages for m in run[1:]]),
+            **decode,
+            "dispatch_seconds": timing.summary(s + waking for s in decode["python_seconds"]["values"]),
         },
+        "region_seconds": region,
         "provenance": provenance.collect(models=[loaded]),
     }
+
+
+def kernel_by_kernel(model):
+    """The same model, which calls one kernel after the other instead of running its blocks in one parallel region."""
+    apart = copy(model)
+    apart._decoder = tapped(model._decoder, lambda layer, site, x: x)
+    return apart
 
 
 def _pass(model, prompt: np.ndarray, new: Sequence[int], record: dict) -> list[tuple[float, dict[str, float]]]:
@@ -101,6 +115,16 @@ def _pass(model, prompt: np.ndarray, new: Sequence[int], record: dict) -> list[t
 
     with model.session() as session:
         return [timed(prompt), *(timed([token]) for token in new)]
+
+
+def _empty_regions() -> list[float]:
+    """Seconds of parallel regions that do nothing, one after the other."""
+    nothing, seconds = cfunc(types.void(types.int64))(lambda _: None), []
+    for _ in range(EMPTY_REGIONS):
+        begin = time.perf_counter()
+        passes._region(nothing.address, 0, get_threads())
+        seconds.append(time.perf_counter() - begin)
+    return seconds
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""What this machine can do at most: the roofs of the roofline model, read bandwidth and GEMM peak.
+"""What this machine can do at most: the roofs of the roofline model, read bandwidth and arithmetic.
 
 Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 2009. The sloping roof is
-reading memory with nothing else to do; the flat ones are one large matrix product, ours and the vendor library's.
+reading memory with nothing else to do; the flat ones are multiplying registers with nothing else to do, and lower, what
+one large matrix product reaches, ours and the vendor library's.
 """
 
 from cachequant.errors import InputError
@@ -11,10 +12,12 @@ from cachequant.study.crew import Crew, Progress, rotations, silent
 SHAPE, ROWS = (2048, 1024), 512  # (N, K) and M of the large product
 BUFFER_BYTES = 256 << 20  # at least this much is read
 PEAKS = ("fp32", "int8", "torch-fp32", "torch-int8")
+REGISTERS = "registers"  # name of the worker that multiplies registers
+KINDS = ("fp32", "int8")  # what it multiplies
 
 
 def measure(threads: int | None = None, repeats: int = 7, progress: Progress = silent) -> dict:
-    """Read bandwidth with 1, 2, 4, ... threads, and GEMM peak; each in its own process, interleaved.
+    """Read bandwidth with 1, 2, 4, ... threads, arithmetic peak and GEMM peak; in processes of their own, interleaved.
 
     Parameters
     ----------
@@ -23,7 +26,8 @@ def measure(threads: int | None = None, repeats: int = 7, progress: Progress = s
 
     Returns
     -------
-    `read_gb_s` {threads: summary}, `gemm_gops` {arm: summary} for one large product, `threads`,
+    `read_gb_s` {threads: summary}, `register_gops` {"fp32", "int8": summary} of multiplying registers, `gemm_gops`
+    {arm: summary} for one large product, `threads`,
     `last_level_cache_bytes`, `read_buffer_bytes`, `missing` {arm: reason}, `load_before`.
     """
     from cachequant.kernels import cpu
@@ -33,18 +37,16 @@ def measure(threads: int | None = None, repeats: int = 7, progress: Progress = s
         raise InputError(f"threads {threads!r} and repeats {repeats!r} have to be at least 1")
     llc, load = cpu.last_level_bytes(), provenance.load()
     size = max(4 * llc, BUFFER_BYTES)
-    readers = {f"read-{n}": n for n in _counts(threads)}
+    readers = {f"read-{n}": n for n in counts(threads)}
     requests = {name: {"kind": "read", "threads": n, "size": size} for name, n in readers.items()}
-    gemm = {"kind": "gemm", "threads": threads, "shapes": [SHAPE], "rows": ROWS, "stream_bytes": 0}
-    requests |= {arm: {**gemm, "arm": arm} for arm in PEAKS}
+    requests |= {arm: product(arm, threads) for arm in PEAKS}
+    requests[REGISTERS] = {"kind": "peak", "threads": threads}
     found = {name: [] for name in requests}
     with Crew(requests, threads, dict.fromkeys(requests, 0.02), progress) as crew:
         for r, order in rotations(crew.names, repeats):
             for name in order:
-                reply = crew.ask(name, "read" if name in readers else "multiply")
-                if reply is not None:
-                    operations = 2e-9 * ROWS * SHAPE[0] * SHAPE[1]
-                    found[name].append(reply["gb_s"] if name in readers else operations / reply["seconds"][0])
+                if (figure := _ask(crew, name, name in readers)) is not None:
+                    found[name].append(figure)
             progress(r + 1, repeats, "measuring the machine")
         missing = dict(crew.missing)
     return {
@@ -52,6 +54,9 @@ def measure(threads: int | None = None, repeats: int = 7, progress: Progress = s
         "last_level_cache_bytes": llc,
         "read_buffer_bytes": size,
         "read_gb_s": {str(n): timing.summary(found[name]) for name, n in readers.items() if found[name]},
+        "register_gops": {
+            kind: timing.summary(r[kind] for r in found[REGISTERS]) for kind in KINDS if found[REGISTERS]
+        },
         "gemm_gops": {arm: timing.summary(found[arm]) for arm in PEAKS if found[arm]},
         "gemm_shape": {"rows": ROWS, "n": SHAPE[0], "k": SHAPE[1]},
         "missing": missing,
@@ -59,6 +64,28 @@ def measure(threads: int | None = None, repeats: int = 7, progress: Progress = s
     }
 
 
-def _counts(threads: int) -> list[int]:
+def product(arm: str, threads: int) -> dict:
+    """What a worker is asked to open for the large product of an arm; it then answers `multiply`."""
+    return {"kind": "gemm", "arm": arm, "threads": threads, "shapes": [SHAPE], "rows": ROWS, "stream_bytes": 0}
+
+
+def gops(reply: dict) -> float:
+    """Billions of operations a second of the large product, from the answer to `multiply`."""
+    return 2e-9 * ROWS * SHAPE[0] * SHAPE[1] / reply["seconds"][0]
+
+
+def _ask(crew: Crew, name: str, reader: bool):
+    """GB/s of a reader, {kind: GOP/s} of registers, GOP/s of a product; None if it failed."""
+    if reader:
+        reply = crew.ask(name, "read")
+        return reply and reply["gb_s"]
+    if name == REGISTERS:
+        replies = {kind: crew.ask(name, "multiply", kind=kind) for kind in KINDS}
+        return None if None in replies.values() else {kind: reply["gops"] for kind, reply in replies.items()}
+    reply = crew.ask(name, "multiply")
+    return reply and gops(reply)
+
+
+def counts(threads: int) -> list[int]:
     """1, 2, 4, ... and `threads`."""
     return sorted({threads, *(2**i for i in range(threads.bit_length()))})

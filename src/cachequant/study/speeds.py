@@ -48,8 +48,13 @@ def roofs(result: Result) -> list[dict]:
         {"what": f"reading memory, {n} thread{'s' * (n != '1')}, GB/s", "value": v}
         for n, v in machine["read_gb_s"].items()
     ]
-    return reading + [
-        {"what": f"large matrix product, {a}, GOP/s", "value": v} for a, v in machine["gemm_gops"].items()
+    peaks = [
+        {"what": f"multiplying registers, {a}, GOP/s", "value": v} for a, v in machine.get("register_gops", {}).items()
+    ]
+    return [
+        *reading,
+        *peaks,
+        *({"what": f"large matrix product, {a}, GOP/s", "value": v} for a, v in machine["gemm_gops"].items()),
     ]
 
 

@@ -61,6 +61,22 @@ def weight_bytes(config: DecoderConfig, scheme: str) -> dict:
     return {"blocks": blocks, "head": head, "total": blocks + head}
 
 
+def prompt_operations(config: DecoderConfig, tokens: int) -> dict:
+    """Multiplications and additions of a prompt in one pass.
+
+    Returns
+    -------
+    attention : causal ones of all layers: for each query and head a product with every key up to its own, and one with
+        every value.
+    products : of the matrix products, head at the last position only.
+    """
+    pairs, multiplications = tokens * (tokens + 1) // 2, shape(config)["multiplications"]
+    return {
+        "attention": 4 * pairs * config.layers * config.attention_width,
+        "products": 2 * (multiplications["blocks"] * tokens + multiplications["head"]),
+    }
+
+
 def bits(model: dict, reads: dict) -> dict:
     """Bits a weight, scales as stored, as a mean over the matrices: {blocks, head}.
 

@@ -54,6 +54,14 @@ def _work(kind: str) -> type:
         from cachequant.study.gemm_arms import GemmWork
 
         return GemmWork
+    if kind == "peak":
+        from cachequant.study.peaks import PeakWork
+
+        return PeakWork
+    if kind == "prefill":
+        from cachequant.study.prefill_arms import PrefillWork
+
+        return PrefillWork
     if kind == "attention":
         from cachequant.study.attention_arms import AttentionWork
 

@@ -140,25 +140,54 @@ def roofline(points: list[dict], peaks: dict, bandwidth: float, ax=None):
     """
     ax = ax or style.figure(3.4)[1]
     reach = [p["intensity"] for p in points]
-    x = np.geomspace(min(reach) / 2, max(reach) * 6, 200)
-    look = {"textcoords": "offset points", "color": "#555555"}
-    top = max(peaks.values())
-    for label, peak in peaks.items():
-        ax.plot(x, np.minimum(peak, bandwidth * x), color=style.GREY, linewidth=1)
-        side, va = (3, "bottom") if peak == top else (-3, "top")  # arms may lie above a lower roof
-        ax.annotate(f"{label} {style.number(peak)}", (x[-1], peak), (0, side), ha="right", va=va, **look)
     for arm in dict.fromkeys(p["arm"] for p in points):
         own = sorted((p for p in points if p["arm"] == arm), key=lambda p: p["intensity"])
         at = [p["intensity"] for p in own], [p["gops"] for p in own]
         ax.plot(*at, style.marker(arm), ls=":", lw=1, color=style.color(arm), label=arm)
+    _roofs(ax, min(reach) / 2, max(reach) * 6, peaks, bandwidth)
+    ax.legend(frameon=False, loc="lower right")
+    return ax
+
+
+def climb(many: dict, one: dict, peaks: dict, bandwidth: float, ax=None):
+    """The rungs of the ladder under the roofs: those of many tokens full and named, those of one token hollow.
+
+    Parameters
+    ----------
+    many, one : {rung: {"median" in GOP/s, "intensity" in operations a byte of memory traffic}}.
+    peaks, bandwidth : as for `roofline`.
+    """
+    ax = ax or style.figure(3.9)[1]
+    tones = {rung: style.CYCLE[i % len(style.CYCLE)] for i, rung in enumerate(many)}
+    for rungs, face in ((many, None), (one, "white")):
+        x, y = [c["intensity"] for c in rungs.values()], [c["median"] for c in rungs.values()]
+        ax.plot(x, y, ls=":", lw=1, color=style.GREY, zorder=1)
+        for rung, at, height in zip(rungs, x, y, strict=True):
+            ax.plot(at, height, "o", markersize=6, color=tones[rung], markerfacecolor=face or tones[rung])
+    reach = [c["intensity"] for rungs in (many, one) for c in rungs.values()]
+    _roofs(ax, min(reach) / 2, max(reach) * 3, peaks, bandwidth, left=True)
+    style.label_points(ax, {rung: (c["intensity"], c["median"], tones[rung]) for rung, c in many.items()})
+    return ax
+
+
+def _roofs(ax, start: float, end: float, peaks: dict, bandwidth: float, left: bool = False) -> None:
+    """Draws what this machine allows, and makes both axes logarithmic.
+
+    left : name the lower roofs where they begin, not where they end.
+    """
+    x, top = np.geomspace(start, end, 200), max(peaks.values())
+    look = {"textcoords": "offset points", "color": "#555555", "path_effects": style.HALO}
+    for label, peak in peaks.items():
+        ax.plot(x, np.minimum(peak, bandwidth * x), color=style.GREY, linewidth=1, zorder=0)
+        side, va = (3, "bottom") if peak == top else (-3, "top")  # arms may lie above a lower roof
+        place, ha = (peak / bandwidth, "left") if left and peak < top else (x[-1], "right")
+        ax.annotate(f"{label} {style.number(peak)}", (place, peak), (0, side), ha=ha, va=va, fontsize=8.5, **look)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set(xlabel="operations a byte of memory traffic", ylabel="billion operations a second")
-    ax.legend(frameon=False, loc="lower right")
     ax.get_figure().canvas.draw()  # fixes the angle of the slope
     ends = ax.transData.transform([(x[0], bandwidth * x[0]), (top / bandwidth, top)])
     angle = np.degrees(np.arctan2(*(ends[1] - ends[0])[::-1]))
     middle = np.sqrt(x[0] * top / bandwidth)
     turned = {"rotation": angle, "rotation_mode": "anchor", "ha": "center", "va": "bottom"}
     ax.annotate(f"memory {style.number(bandwidth)} GB/s", (middle, bandwidth * middle), (-2, 2), **turned, **look)
-    return ax

@@ -168,3 +168,64 @@ def bytes_per_token(schemes: dict, ax=None):
     )
     ax.grid(axis="y", visible=False)
     return ax
+
+
+def scaling(measured: dict, modelled: dict, order: list[str] | None = None):
+    """Prefill and decode speed against threads: what was measured, and dashed on a grey ground what a model says.
+
+    Parameters
+    ----------
+    measured : {arm: {threads: {"prefill_tok_s", "decode_tok_s": summary}}}.
+    modelled : {arm: {threads: {"prefill_tok_s", "decode_tok_s": number}}}, further than the measured ones.
+    """
+    _, axes = style.figure(3.0, 1, 2)
+    last = max(int(n) for own in measured.values() for n in own)
+    for ax, (metric, label) in zip(axes, PHASES.items(), strict=True):
+        ends, most = {}, max(modelled[next(iter(measured))])
+        for arm in [a for a in (order or measured) if a in measured]:
+            x, tone = [int(n) for n in measured[arm]], style.color(arm)
+            ax.plot(x, [c[metric]["median"] for c in measured[arm].values()], style.marker(arm), ls="-", color=tone)
+            line = modelled[arm]
+            ax.plot(list(line), [v[metric] for v in line.values()], ls=(0, (3, 2)), lw=1.2, color=tone)
+            ends[arm] = (most, line[most][metric], tone)
+        ticks = [2**i for i in range(most.bit_length())]
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        style.plain_log(ax.yaxis)
+        ax.set_xticks(ticks, [str(t) for t in ticks])
+        ax.minorticks_off()
+        ax.axvspan(last * 2**0.25, most * 1.2, color="#f2f2f2", zorder=0)
+        ax.set_xlim(1 / 1.2, most * 1.2)
+        ax.annotate(
+            "model", (last * 2**0.25, 0.99), (3, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
+            va="top", color="#555555",
+        )  # fmt: skip
+        ax.set(xlabel="threads", ylabel=label)
+        ax.tick_params(axis="x", labelsize=8)
+    style.label_lines(axes[1], ends)
+    return axes
+
+
+def short_prompts(sweep: dict, steps: dict, order: list[str] | None = None, ax=None):
+    """Time of a short prompt in one pass, as points, and of its tokens one by one, dashed.
+
+    Parameters
+    ----------
+    sweep : {tokens: {arm: summary of seconds}} of one pass.
+    steps : the same of the tokens one by one.
+    """
+    ax = ax or style.figure(3.0)[1]
+    ends, most = {}, max(map(int, sweep))
+    for arm in order or list(next(iter(sweep.values()))):
+        tone = style.color(arm)
+        x, y = [int(n) for n in sweep], [1e3 * by[arm]["median"] for by in sweep.values()]
+        ax.plot(x, y, style.marker(arm), ls="-", lw=1, markersize=4, color=tone)
+        near = {int(n): 1e3 * by[arm]["median"] for n, by in steps.items() if int(n) <= most}
+        ax.plot(list(near), list(near.values()), ls=(0, (3, 2)), lw=1.2, color=tone)
+        ends[arm] = (x[-1], y[-1], tone)
+        ends[f"{arm}, one by one"] = (max(near), near[max(near)], tone)
+    ax.set_yscale("log")
+    style.plain_log(ax.yaxis)
+    ax.set(xlabel="prompt, tokens", ylabel="ms", xlim=(0, most * 1.05))
+    style.label_lines(ax, ends)
+    return ax
