@@ -13,6 +13,7 @@ import numpy as np
 
 from cachequant.errors import CachequantError, InputError
 from cachequant.kv.coding import Coding
+from cachequant.kv.encoded import plain_rows
 from cachequant.kv.formats import PAGE, exact_bytes
 
 __all__ = ["PAGE", "BudgetError", "PageError", "PagePool"]
@@ -128,9 +129,13 @@ class PagePool:
         return page in self._coded
 
     def exact(self, index: int) -> bool:
-        """Whether page `index` of a sequence keeps its rows as they were computed when it is full, so that a part of
-        it can be used on its own."""
+        """Whether page `index` of a sequence keeps its exact rows when it is full."""
         return self.coding is None or index < self.coding.format.exact_pages
+
+    def divisible(self, index: int) -> bool:
+        """Whether a part of page `index` of a sequence can be used on its own when it is full: later pages see of it
+        what those who fill it see, exact rows or rounded ones."""
+        return self.exact(index) or not self.coding.format.compressed
 
     @property
     def in_use(self) -> int:
@@ -178,11 +183,18 @@ class PagePool:
             return page
 
     def copy(self, page: int, rows: int) -> int:
-        """Id of a new exact page with the first `rows` tokens of a held one, and nothing of the others."""
+        """Id of a new exact page with the first `rows` tokens of a held one, and nothing of the others.
+
+        The held one has exact rows, or is of an uncompressed format.
+        """
         with self.lock:
-            self._held(page)
+            source = self.read(page)
+            if page in self._coded:
+                kept = plain_rows(source, self.coding.format, *self._shape)
+            else:
+                kept = exact_rows(source, *self._shape)
             target = self.acquire()
-            for new, old in zip(self._rows(target), self._rows(page), strict=True):
+            for new, old in zip(exact_rows(self._blocks[target][0], *self._shape), kept, strict=True):
                 new[..., :rows, :] = old[..., :rows, :]
             return target
 
@@ -267,9 +279,6 @@ class PagePool:
         with self.lock:
             self._held(page)
             return self._blocks[page][1]
-
-    def _rows(self, page: int) -> tuple[np.ndarray, ...]:
-        return exact_rows(self._blocks[page][0], *self._shape)
 
     def collect(self) -> None:
         """Release what was dropped; every method does that first."""

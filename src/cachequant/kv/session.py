@@ -256,7 +256,7 @@ class Session:
         """How many of the first `at` tokens keep their keys and values: a part of an encoded page does not."""
         kept = min(at, self._stored)
         page, rows = divmod(kept, PAGE)
-        encoded = self._stored >= (page + 1) * PAGE and not self._pool.exact(page)
+        encoded = self._stored >= (page + 1) * PAGE and not self._pool.divisible(page)
         return kept - rows if encoded else kept
 
     def _fitting(self, ids) -> np.ndarray:
