@@ -12,14 +12,12 @@ from threading import RLock
 import numpy as np
 
 from cachequant.errors import CachequantError, InputError
+from cachequant.kv.arena import SLAB, Arena
 from cachequant.kv.coding import Coding
 from cachequant.kv.encoded import plain_rows
 from cachequant.kv.formats import PAGE, exact_bytes
 
-__all__ = ["PAGE", "BudgetError", "PageError", "PagePool"]
-
-ALIGN = 64  # bytes
-SLAB = 1 << 22  # bytes of a slab, or one page where that is larger
+__all__ = ["PAGE", "BudgetError", "PageError", "PagePool", "exact_rows"]
 
 
 class PageError(CachequantError, ValueError):
@@ -28,43 +26,6 @@ class PageError(CachequantError, ValueError):
 
 class BudgetError(CachequantError, MemoryError):
     """No page is free and the byte budget does not allow another one."""
-
-
-class Arena:
-    """Equally sized blocks cut from aligned slabs, which are allocated as needed and kept."""
-
-    def __init__(self, block_bytes: int, slab_bytes: int = SLAB):
-        self._slab_bytes = slab_bytes
-        self.stride = -(-block_bytes // ALIGN) * ALIGN
-        self.nbytes = 0  # of all slabs
-        self._slabs: list[np.ndarray] = []
-        self._free: list[tuple[np.ndarray, int]] = []
-
-    def take(self, blocks_left: int | None) -> tuple[np.ndarray, int]:
-        """A zeroed block and its address; `blocks_left` bounds how many a new slab may add."""
-        if self._free:
-            block, address = self._free.pop()
-            block[:] = 0
-            return block, address
-        count = max(self._slab_bytes // self.stride, 1)
-        if blocks_left is not None:
-            count = min(count, blocks_left)
-        slab = np.zeros(count * self.stride + ALIGN, np.uint8)
-        start = slab.ctypes.data
-        skip = -start % ALIGN
-        blocks = slab[skip : skip + count * self.stride].reshape(count, self.stride)
-        self._slabs.append(slab)
-        self.nbytes += slab.nbytes
-        numbered = [(block, start + skip + i * self.stride) for i, block in enumerate(blocks)]
-        self._free.extend(numbered[:0:-1])
-        return numbered[0]
-
-    def give(self, block: np.ndarray, address: int) -> None:
-        self._free.append((block, address))
-
-    @property
-    def free(self) -> int:
-        return len(self._free)
 
 
 class PagePool:

@@ -16,10 +16,11 @@ import numpy as np
 from cachequant.assets import cachedir
 from cachequant.assets.tensorfile import TensorFile, TensorWriter
 from cachequant.errors import AssetError, CachequantError, InputError
+from cachequant.kv.checks import require_stable
 from cachequant.kv.codec import SEED
 from cachequant.kv.encoded import finite_scales
 from cachequant.kv.pages import PAGE, PagePool, exact_rows
-from cachequant.kv.session import Session, require_stable
+from cachequant.kv.session import Session
 
 if TYPE_CHECKING:
     from cachequant.decoder.model import Model
