@@ -16,7 +16,7 @@ from cachequant.study.results import Result
 Row = dict[str, Any]
 LONG_NAME = 20  # letters
 MANY_COLUMNS = 8
-_INTERVAL = re.compile(r"\[([^][, ]+), (?=[^][, ]+])")
+_WHOLE = re.compile(r"(?<=,) (?=[^][, ]+])|(?<=\d) (?=of \d)|(?<=\d of) (?=\d)")  # blanks in `[1, 2]`, `3 of 4`
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Table:
         classes = ["long-names"] * any(len(line[0]) > LONG_NAME for line in self.body)  # they may break
         classes += ["many-columns"] * (len(self.head) >= MANY_COLUMNS)
         options = f":name: {self.name}\n" + (f":class: {' '.join(classes)}\n" if classes else "")
-        pipes = _INTERVAL.sub("[\\1,\N{NO-BREAK SPACE}", self._pipes())  # a narrow cell breaks before it
+        pipes = _WHOLE.sub("\N{NO-BREAK SPACE}", self._pipes())  # a narrow cell breaks elsewhere
         return f":::{{table}} {self.caption}\n{options}\n{pipes}\n:::\n"
 
     def _pipes(self) -> str:
