@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from cachequant.conversation import Format, Plain, Template
 from cachequant.errors import InputError
-from cachequant.kv.session import Session, require_stable
+from cachequant.kv.checks import require_stable
+from cachequant.kv.session import Session
 
 if TYPE_CHECKING:
     from cachequant.decoder.generation import Generation

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachequant.errors import InputError, NumericsError
-from cachequant.kv.pages import BudgetError, PagePool
+from cachequant.kv.pages import BudgetError, PagePool, exact_rows
 from helpers import random_model
 
 
@@ -66,7 +66,8 @@ def test_a_copied_page_holds_nothing_of_the_longer_branch(model):
         session.extend(list(range(20)))
         with session.fork(5) as branch:
             branch.extend([7], "none")
-            rows = [np.moveaxis(r, -2, 0) for r in model.pool._rows(branch.pages[0])]
+            c, page = model.config, model.pool.read(branch.pages[0])
+            rows = [np.moveaxis(r, -2, 0) for r in exact_rows(page, c.layers, c.kv_heads, c.head_dim)]
             assert all(r[:6].any() and not r[6:].any() for r in rows)
 
 
@@ -189,7 +190,7 @@ def test_a_full_budget_leaves_the_session_as_it_was(model, rng):
 
 def test_cuts_inside_encoded_pages_are_computed_again(model, monkeypatch, rng):
     """A format that keeps only its first page exact: what is stored shrinks to a page boundary, the ids do not."""
-    monkeypatch.setattr(model.pool, "exact", lambda index: index == 0)
+    monkeypatch.setattr(model.pool, "divisible", lambda index: index == 0)
     ids = rng.integers(0, 61, 90).tolist()
     with model.session() as session:
         session.extend(ids)

@@ -184,18 +184,30 @@ class Requests(RuleBasedStateMachine):
             assert (self.cache.statistics.pages, self.model.pool.in_use) == (0, 0)
 
 
-class CodedRequests(Requests):
+class RoundedRequests(Requests):
+    """The same over pages of an uncompressed format, which are of two sizes."""
+
+    def check_budget(self, found):
+        assert found.nbytes <= self.budget * self.model.pool.page_bytes + 1
+
+
+class CodedRequests(RoundedRequests):
     """The same over pages of codes: a hit inside one is cut back to its beginning."""
 
     def check_match(self, matched, ids):
         whole = self.naive.match(ids)
         assert whole // 32 * 32 <= matched <= whole
 
-    def check_budget(self, found):
-        assert found.nbytes <= self.budget * self.model.pool.page_bytes + 1
-
 
 CODABLE = dict(width=32, heads=2, kv_heads=2, head_dim=16)
+
+
+class Int8OverFp16(RoundedRequests):
+    model = random_model("int8", **CODABLE).with_kv("fp16")
+
+
+class Fp32OverHalfAndWhole(RoundedRequests):
+    model = random_model(**CODABLE).with_kv("k16v32,1:k32v16")
 
 
 class Int8OverK4V4(CodedRequests):
@@ -208,9 +220,12 @@ class Bfp8OverMixedPages(CodedRequests):
 
 FEW = settings(max_examples=25, stateful_step_count=20, deadline=None)
 TestRequests = Requests.TestCase
+TestInt8OverFp16 = Int8OverFp16.TestCase
+TestFp32OverHalfAndWhole = Fp32OverHalfAndWhole.TestCase
 TestInt8OverK4V4 = Int8OverK4V4.TestCase
 TestBfp8OverMixedPages = Bfp8OverMixedPages.TestCase
 TestRequests.settings = FEW
+TestInt8OverFp16.settings = TestFp32OverHalfAndWhole.settings = settings(FEW, max_examples=10)
 TestInt8OverK4V4.settings = TestBfp8OverMixedPages.settings = settings(FEW, max_examples=10)
 
 
@@ -329,7 +344,7 @@ def test_a_budget_of_one_page(rng):
 
 
 def test_parts_of_encoded_pages_are_not_matched(cache, monkeypatch):
-    monkeypatch.setattr(MODEL.pool, "exact", lambda index: index == 0)
+    monkeypatch.setattr(MODEL.pool, "divisible", lambda index: index == 0)
     ids = [i % 61 for i in range(80)]
     ask(cache, ids)
     for length, matched in ((20, 19), (40, 32), (64, 32), (65, 64), (75, 74), (80, 79)):

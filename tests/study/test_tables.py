@@ -3,7 +3,7 @@ import pytest
 from cachequant.errors import ResultError
 from cachequant.study import tables
 from cachequant.study.results import Result
-from cachequant.study.tables import Column
+from cachequant.study.tables import Column, Table
 
 COLUMNS = [Column("scheme", "Scheme", measured=False), Column("ppl", "Perplexity", ".2f")]
 
@@ -69,3 +69,13 @@ def test_markdown_and_recording():
     assert ":name: tab-x\n\n| Scheme | Perplexity |\n| :-- | --: |\n| int8 | 1.00 |\n:::" in table._repr_markdown_()
     assert [t.name for t in found] == ["tab-x", "tab-f"]
     assert found[1].text == "**Facts.**\n\n| a | b |\n| :-- | --: |\n| x | 1 |"
+
+
+def test_intervals_stay_whole_and_wide_tables_are_marked():
+    row = ["int8", "1.0 [0.9, 1.1]", "[link](a, b)", "−3 [−4, 2]"]
+    narrow = Table("tab-n", "c", ["a"] * 4, ["--:"] * 4, [row])
+    assert "| int8 | 1.0 [0.9,\xa01.1] | [link](a, b) | −3 [−4,\xa02] |" in narrow._repr_markdown_()
+    assert "3\xa0of\xa04 |" in Table("tab-o", "c", ["a"], ["--:"], [["3 of 4"]])._repr_markdown_()
+    assert "1.0 [0.9, 1.1]" in narrow.text and ":class:" not in narrow._repr_markdown_()
+    wide = Table("tab-w", "c", ["a"] * 8, ["--:"] * 8, [["a name that is longer than most"] + ["1"] * 7])
+    assert "\n:class: long-names many-columns\n" in wide._repr_markdown_()

@@ -71,8 +71,7 @@ def write_gguf(asset: ModelAsset, path: str | Path, kind: str) -> None:
     """
     if kind not in KINDS:
         raise InputError(f"unknown kind of GGUF file {kind!r}; allowed: {', '.join(KINDS)}")
-    if asset.scheme is not None:
-        raise InputError(f"{asset.name} is quantized, as {asset.scheme.name!r}; allowed are float32 models")
+    asset.require_float32()
     (coded, file_type), planned = KINDS[kind], []
     for name, tensor in asset.weights.items():
         used = coded if tensor.ndim == 2 and not tensor.shape[1] % BLOCK and name != "positions.weight" else _F32

@@ -40,8 +40,7 @@ def materialize(
     """
     folder = new_folder(folder)
     asset = model if isinstance(model, ModelAsset) else models.resolve(model)
-    if asset.scheme is not None:
-        raise InputError(f"{asset.name} is quantized, as {asset.scheme.name!r}; allowed are float32 models")
+    asset.require_float32()
     config = asset.config.to_hf()
     with cachedir.atomic_folder(folder) as partial:
         _write_weights(asset, partial / "model.safetensors", progress)

@@ -16,7 +16,7 @@ from cachequant.assets.tensorfile import TensorFile, TensorWriter
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.tokenizer import Tokenizer
 from cachequant.decoder.weights import Weights, check_finite, check_shapes, tensor_shapes
-from cachequant.errors import AssetError
+from cachequant.errors import AssetError, InputError
 from cachequant.quantize import Quantized
 from cachequant.schemes import Q8_0, Scheme
 
@@ -77,6 +77,11 @@ class ModelAsset:
     chat_template: str | None
     origin: Mapping[str, str]
     scheme: Scheme | None = None  # of weights that are quantized already
+
+    def require_float32(self) -> None:
+        """Raise InputError for a model whose weights are quantized."""
+        if self.scheme is not None:
+            raise InputError(f"{self.name} is quantized, as {self.scheme.name!r}; allowed are float32 models")
 
 
 def place(sha256: str) -> Path:

@@ -66,8 +66,7 @@ def write_checkpoint(
         raise InputError(f"shard size {shard_size!r}: allowed are at least {SMALLEST_SHARD} bytes")
     folder = new_folder(folder)
     asset = model if isinstance(model, ModelAsset) else models.resolve(model)
-    if asset.scheme is not None:
-        raise InputError(f"{asset.name} is quantized already, as {asset.scheme.name!r}; allowed are float32 models")
+    asset.require_float32()
     if scheme.transform:
         for k in (asset.config.width, asset.config.attention_width, asset.config.ffn):
             scheme.transform.check(k)

@@ -50,17 +50,9 @@ def decode(
     Arms are the schemes of this library, transformers-fp32, -bf16, -fp16, torch-int8, llamacpp-f32, -q8_0,
     ctranslate2-fp32, -int8. Those that cannot run here are named, the others go on.
     """
-    from cachequant.study import arms as registry
     from cachequant.study import bench
 
-    names = names_of(arms)
-    for name in names or ():
-        registry.get(name)
-    with output.quiet(json):
-        loading.resolve_model(model, json)
-        with output.progress("measuring", json) as report:
-            found = bench.decode(model, names, prompt, new, repeats, threads, report)
-    output.show(found, json, show)
+    _engines(bench.decode, model, arms, prompt, new, repeats, threads, json)
 
 
 @app.command(epilog=output.example("cachequant bench gemm --arms torch-fp32,fp32,int8 --repeats 5"))
@@ -196,8 +188,14 @@ def transformers(
     Arms are transformers-fp32, hf- with a scheme, such as hf-int8, and the others of bench decode; bytes are those of
     keys and values.
     """
-    from cachequant.study import arms as registry
     from cachequant.study import bench
+
+    _engines(bench.transformers, model, arms, context or prompt, new, repeats, threads, json)
+
+
+def _engines(measure, model: str, arms: str | None, prompt: int, new: int, repeats: int, threads, json: bool) -> None:
+    """Check the arms, which are engines, measure them and show what was found."""
+    from cachequant.study import arms as registry
 
     names = names_of(arms)
     for name in names or ():
@@ -205,7 +203,7 @@ def transformers(
     with output.quiet(json):
         loading.resolve_model(model, json)
         with output.progress("measuring", json) as report:
-            found = bench.transformers(model, names, context or prompt, new, repeats, threads, report)
+            found = measure(model, names, prompt, new, repeats, threads, report)
     output.show(found, json, show)
 
 

@@ -16,11 +16,12 @@ from cachequant.decoder.sampling import Sampler
 from cachequant.errors import CachequantError, InputError
 from cachequant.kv import formats
 from cachequant.kv.calibration import basis_for
+from cachequant.kv.checks import check_ids
 from cachequant.kv.coding import Coding, coding
 from cachequant.kv.formats import PageFormat
 from cachequant.kv.pages import PagePool
 from cachequant.kv.sensitivity import mixed
-from cachequant.kv.session import Session, check_ids
+from cachequant.kv.session import Session
 from cachequant.schemes import Scheme
 
 if TYPE_CHECKING:

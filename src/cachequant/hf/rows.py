@@ -7,7 +7,6 @@ have codes as well: a crop of up to 64 tokens gets back the exact page of its la
 import numpy as np
 
 from cachequant.errors import InputError
-from cachequant.kv.decode import decode
 from cachequant.kv.formats import PAGE
 from cachequant.kv.pages import PagePool, exact_rows
 
@@ -70,23 +69,15 @@ class Row:
                 f"{NEWEST} tokens, or to {place * PAGE} tokens, the end of a page"
             )
 
-    def crop(self, to: int, shape: tuple[int, int, int]) -> None:
-        """Keep the first `to` tokens; `shape` is (layers, kv_heads, head_dim)."""
+    def crop(self, to: int) -> None:
+        """Keep the first `to` tokens."""
         place, rows = divmod(to, PAGE)
         if rows and place not in self._exact:
-            self._exact[place] = self._restored(place, shape)
+            self._exact[place] = self._pool.copy(self._coded[place], rows)
         for pages, kept in ((self._exact, place + (rows > 0)), (self._coded, place)):
             for index in [i for i in pages if i >= kept]:
                 self._pool.release(pages.pop(index))
         self._address()
-
-    def _restored(self, place: int, shape: tuple[int, int, int]) -> int:
-        """A page of exact rows from codes that lose nothing."""
-        page = self._pool.acquire()
-        for layer, (k, v) in enumerate(zip(*exact_rows(self._pool.read(page), *shape), strict=True)):
-            address = np.array([self._pool.address(self._coded[place])])
-            decode(address, self._pool.coding, layer, k, v)
-        return page
 
     def rows(self, index: int, layer: int, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
         """Exact keys and values (kv_heads, 32, d) of one page and layer, as views."""

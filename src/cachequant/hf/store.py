@@ -162,7 +162,7 @@ class Store:
         for row, end in zip(self._rows, ends, strict=True):
             row.check_crop(end)
         for row, end in zip(self._rows, ends, strict=True):
-            row.crop(end, self.shape)
+            row.crop(end)
         self.lengths = [to] * len(self.lengths)
 
     def select(self, indices: Sequence[int]) -> None:

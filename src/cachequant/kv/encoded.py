@@ -20,3 +20,19 @@ def finite_scales(pages: np.ndarray, format: PageFormat, layers: int, kv_heads: 
                 else:
                     finite &= np.isfinite(part.view(np.float16 if bits == 16 else np.float32)).all(1)
     return finite
+
+
+def plain_rows(
+    page: np.ndarray, format: PageFormat, layers: int, kv_heads: int, head_dim: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and values (layers, kv_heads, 32, head_dim) float32 of a page (bytes,) uint8 of an uncompressed format."""
+    found, at = np.empty((2, layers, kv_heads, PAGE, head_dim), np.float32), 0
+    count = PAGE * head_dim
+    for layer, (k, v) in enumerate(format.layers(layers)):
+        for head in range(kv_heads):
+            for side, bits in enumerate((k, v)):
+                part = page[at : at + count * bits // 8].view(f"f{bits // 8}")
+                at += part.nbytes
+                rows = part.reshape(PAGE, head_dim) if side else part.reshape(head_dim, PAGE).T
+                found[side, layer, head] = rows
+    return found[0], found[1]

@@ -12,13 +12,12 @@ from threading import RLock
 import numpy as np
 
 from cachequant.errors import CachequantError, InputError
+from cachequant.kv.arena import SLAB, Arena
 from cachequant.kv.coding import Coding
+from cachequant.kv.encoded import plain_rows
 from cachequant.kv.formats import PAGE, exact_bytes
 
-__all__ = ["PAGE", "BudgetError", "PageError", "PagePool"]
-
-ALIGN = 64  # bytes
-SLAB = 1 << 22  # bytes of a slab, or one page where that is larger
+__all__ = ["PAGE", "BudgetError", "PageError", "PagePool", "exact_rows"]
 
 
 class PageError(CachequantError, ValueError):
@@ -27,43 +26,6 @@ class PageError(CachequantError, ValueError):
 
 class BudgetError(CachequantError, MemoryError):
     """No page is free and the byte budget does not allow another one."""
-
-
-class Arena:
-    """Equally sized blocks cut from aligned slabs, which are allocated as needed and kept."""
-
-    def __init__(self, block_bytes: int, slab_bytes: int = SLAB):
-        self._slab_bytes = slab_bytes
-        self.stride = -(-block_bytes // ALIGN) * ALIGN
-        self.nbytes = 0  # of all slabs
-        self._slabs: list[np.ndarray] = []
-        self._free: list[tuple[np.ndarray, int]] = []
-
-    def take(self, blocks_left: int | None) -> tuple[np.ndarray, int]:
-        """A zeroed block and its address; `blocks_left` bounds how many a new slab may add."""
-        if self._free:
-            block, address = self._free.pop()
-            block[:] = 0
-            return block, address
-        count = max(self._slab_bytes // self.stride, 1)
-        if blocks_left is not None:
-            count = min(count, blocks_left)
-        slab = np.zeros(count * self.stride + ALIGN, np.uint8)
-        start = slab.ctypes.data
-        skip = -start % ALIGN
-        blocks = slab[skip : skip + count * self.stride].reshape(count, self.stride)
-        self._slabs.append(slab)
-        self.nbytes += slab.nbytes
-        numbered = [(block, start + skip + i * self.stride) for i, block in enumerate(blocks)]
-        self._free.extend(numbered[:0:-1])
-        return numbered[0]
-
-    def give(self, block: np.ndarray, address: int) -> None:
-        self._free.append((block, address))
-
-    @property
-    def free(self) -> int:
-        return len(self._free)
 
 
 class PagePool:
@@ -128,9 +90,13 @@ class PagePool:
         return page in self._coded
 
     def exact(self, index: int) -> bool:
-        """Whether page `index` of a sequence keeps its rows as they were computed when it is full, so that a part of
-        it can be used on its own."""
+        """Whether page `index` of a sequence keeps its exact rows when it is full."""
         return self.coding is None or index < self.coding.format.exact_pages
+
+    def divisible(self, index: int) -> bool:
+        """Whether a part of page `index` of a sequence can be used on its own when it is full: later pages see of it
+        what those who fill it see, exact rows or rounded ones."""
+        return self.exact(index) or not self.coding.format.compressed
 
     @property
     def in_use(self) -> int:
@@ -178,11 +144,18 @@ class PagePool:
             return page
 
     def copy(self, page: int, rows: int) -> int:
-        """Id of a new exact page with the first `rows` tokens of a held one, and nothing of the others."""
+        """Id of a new exact page with the first `rows` tokens of a held one, and nothing of the others.
+
+        The held one has exact rows, or is of an uncompressed format.
+        """
         with self.lock:
-            self._held(page)
+            source = self.read(page)
+            if page in self._coded:
+                kept = plain_rows(source, self.coding.format, *self._shape)
+            else:
+                kept = exact_rows(source, *self._shape)
             target = self.acquire()
-            for new, old in zip(self._rows(target), self._rows(page), strict=True):
+            for new, old in zip(exact_rows(self._blocks[target][0], *self._shape), kept, strict=True):
                 new[..., :rows, :] = old[..., :rows, :]
             return target
 
@@ -267,9 +240,6 @@ class PagePool:
         with self.lock:
             self._held(page)
             return self._blocks[page][1]
-
-    def _rows(self, page: int) -> tuple[np.ndarray, ...]:
-        return exact_rows(self._blocks[page][0], *self._shape)
 
     def collect(self) -> None:
         """Release what was dropped; every method does that first."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cachequant.errors import InputError
+from cachequant.kv.checks import require_stable
 from cachequant.kv.pages import BudgetError
-from cachequant.kv.session import Session, require_stable
+from cachequant.kv.session import Session
 from cachequant.kv.tree import PageTree, encode
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from cachequant.decoder import generation
 from cachequant.decoder.forward import Decoder
 from cachequant.decoder.generation import Generation
 from cachequant.errors import InputError
+from cachequant.kv.checks import check_ids, require_stable
 from cachequant.kv.pages import PAGE, PagePool
 from cachequant.kv.table import PageTable
-from cachequant.schemes import Scheme
 
 if TYPE_CHECKING:
     from cachequant.decoder.model import Model
@@ -256,7 +256,7 @@ class Session:
         """How many of the first `at` tokens keep their keys and values: a part of an encoded page does not."""
         kept = min(at, self._stored)
         page, rows = divmod(kept, PAGE)
-        encoded = self._stored >= (page + 1) * PAGE and not self._pool.exact(page)
+        encoded = self._stored >= (page + 1) * PAGE and not self._pool.divisible(page)
         return kept - rows if encoded else kept
 
     def _fitting(self, ids) -> np.ndarray:
@@ -283,25 +283,3 @@ class Session:
 
     def __del__(self):
         self._table.drop()
-
-
-def require_stable(scheme: Scheme, what: str) -> None:
-    """Raises InputError if logits under a scheme depend on how tokens are cut, so that nothing can be used again."""
-    if not scheme.chunk_stable:
-        raise InputError(
-            f"{what} is not possible under scheme {scheme.name!r}: its activation scale is shared by all tokens of a "
-            "call, so stored keys and values depend on the cut; allowed are schemes with scales by row or block"
-        )
-
-
-def check_ids(ids, vocab: int) -> np.ndarray:
-    """(T,) int64 ids, or InputError naming the first bad one."""
-    array = np.asarray(ids)
-    if array.ndim != 1 or not array.size:
-        raise InputError(f"expected at least one token id, got an array of shape {array.shape}")
-    if array.dtype.kind not in "iu":
-        raise InputError(f"token ids have to be integers, got {array.dtype}")
-    bad = np.flatnonzero((array < 0) | (array >= vocab))
-    if bad.size:
-        raise InputError(f"token id {array[bad[0]]} at {bad[0]} is outside the vocabulary [0, {vocab})")
-    return array.astype(np.int64)

@@ -16,10 +16,11 @@ import numpy as np
 from cachequant.assets import cachedir
 from cachequant.assets.tensorfile import TensorFile, TensorWriter
 from cachequant.errors import AssetError, CachequantError, InputError
+from cachequant.kv.checks import require_stable
 from cachequant.kv.codec import SEED
 from cachequant.kv.encoded import finite_scales
 from cachequant.kv.pages import PAGE, PagePool, exact_rows
-from cachequant.kv.session import Session, require_stable
+from cachequant.kv.session import Session
 
 if TYPE_CHECKING:
     from cachequant.decoder.model import Model
@@ -59,11 +60,12 @@ def save(session: Session, path: str | Path, key: bytes | None = None) -> None:
     require_stable(session.model.scheme, "a snapshot")
     check_key(key)
     pool, ids = session.model.pool, np.array(session.ids, np.int32)
-    pages = [pool.read(page) for page in session.pages if not pool.is_coded(page)]
-    codes = [pool.read(page) for page in session.pages if pool.is_coded(page)]
-    if rows := session.stored % PAGE:  # what a longer branch left behind the last token is not this session's
+    full, rows = divmod(session.stored, PAGE)
+    pages = [pool.read(page) for page in session.pages[:full] if not pool.is_coded(page)]
+    codes = [pool.read(page) for page in session.pages[:full] if pool.is_coded(page)]
+    if rows:  # what a longer branch left behind the last token is not this session's
         own = pool.copy(session.pages[-1], rows)
-        pages[-1] = pool.read(own).copy()
+        pages.append(pool.read(own).copy())
         pool.release(own)
     metadata = identity(session.model) | {"tokens": str(len(ids)), "stored": str(session.stored)}
     metadata |= _digests(metadata, [ids, *pages, *codes], key)

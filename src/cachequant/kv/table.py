@@ -50,11 +50,12 @@ class PageTable:
         BudgetError : there is no room; the table is as it was.
         """
         place, rows = divmod(stored, PAGE)
-        if rows and place < len(self.pages) and self._pool.references(self.pages[place]) > 1:
-            own = self._pool.copy(self.pages[place], rows)
-            self._pool.release(self.pages[place])
-            self.pages[place] = own
-            self._address(place)
+        if rows and place < len(self.pages):
+            page = self.pages[place]
+            if self._pool.references(page) > 1 or self._pool.is_coded(page):
+                self.pages[place] = self._pool.copy(page, rows)
+                self._pool.release(page)
+                self._address(place)
         held = len(self.pages)
         try:
             while len(self.pages) * PAGE < end:

@@ -136,7 +136,7 @@ class PageTree:
         self._pool.shelve(page, self._shelf)
         self.nbytes += self._pool.size(page)
         node = parent.children[key] = self._nodes[page] = Node(parent, key, page)
-        if len(key) < KEY or self._pool.exact(index):
+        if len(key) < KEY or self._pool.divisible(index):
             parent.partial.add(key, node)
         self.inserted += 1
         self.inserted_bytes += self._pool.size(page)

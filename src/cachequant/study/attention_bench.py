@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from cachequant.errors import InputError
 from cachequant.study import attention_arms, comparison, provenance, timing
+from cachequant.study.checks import at_least_one
 from cachequant.study.crew import Crew, Progress, checked, rotations, silent
 
 GEOMETRY = ("layers", "heads", "kv_heads", "head_dim")
@@ -44,9 +45,7 @@ def attention(
 
     arms = list(checked(arms or ARMS, attention_arms.get))
     threads = cpu.physical_cores() if threads is None else threads
-    for name, value in (("context", context), ("repeats", repeats), ("threads", threads)):
-        if value < 1:
-            raise InputError(f"{name} {value!r} has to be at least 1")
+    at_least_one(context=context, repeats=repeats, threads=threads)
     assets, llc = [], cpu.last_level_bytes()
     if geometry is None:
         assets = [models.resolve(model)]

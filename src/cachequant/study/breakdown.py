@@ -17,6 +17,7 @@ from cachequant.decoder.taps import tapped
 from cachequant.errors import InputError
 from cachequant.kernels import append, attention, gemm, get_threads, passes, pointwise
 from cachequant.study import provenance, timing, workloads
+from cachequant.study.checks import at_least_one
 from cachequant.study.crew import Progress, silent
 
 KERNELS = {
@@ -62,8 +63,7 @@ def profile(
     """
     import cachequant
 
-    if min(prompt, new, repeats) < 1:
-        raise InputError(f"prompt {prompt!r}, new {new!r} and repeats {repeats!r} have to be at least 1")
+    at_least_one(prompt=prompt, new=new, repeats=repeats)
     loaded = cachequant.load(model, scheme, threads=threads)
     if prompt + new > loaded.config.context:
         raise InputError(f"{prompt} + {new} tokens do not fit the context of {loaded.config.context}")

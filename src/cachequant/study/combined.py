@@ -11,8 +11,8 @@ import numpy as np
 
 from cachequant.decoder.model import Model
 from cachequant.errors import InputError
+from cachequant.kv.checks import require_stable
 from cachequant.kv.prefix import PrefixCache
-from cachequant.kv.session import require_stable
 from cachequant.study import arms, comparison, conversations, quality_rows, timing, variants
 from cachequant.study.conversations import PromptSet
 from cachequant.study.crew import checked

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from cachequant.errors import InputError
 from cachequant.kv.formats import PAGE
 from cachequant.study import arms, comparison, provenance, workloads
+from cachequant.study.checks import at_least_one
 from cachequant.study.crew import Crew, Progress, checked, rotations, silent
 
 TOKENS = 8  # decoded a round
@@ -72,8 +73,7 @@ def decode(
     most = asset.config.context - TOKENS
     if not contexts or contexts != sorted(set(contexts)) or any(n % PAGE or not 0 < n <= most for n in contexts):
         raise InputError(f"contexts {contexts} have to be ascending multiples of {PAGE} up to {most}")
-    if repeats < 1:
-        raise InputError(f"repeats {repeats!r} has to be at least 1")
+    at_least_one(repeats=repeats)
     ids = workloads.prompt_ids(contexts[-1] + 1, asset.config.vocab, asset.tokenizer)
     requests = {n: {"kind": "context", "arm": n, "model": model, "threads": threads} for n in names}
     found, at = {}, 0

@@ -15,6 +15,7 @@ import numpy as np
 
 from cachequant.conversation import Conversation, Plain, drift
 from cachequant.errors import InputError
+from cachequant.study.checks import at_least_one
 from cachequant.study.workloads import LONG, prompt_ids
 
 if TYPE_CHECKING:
@@ -96,8 +97,7 @@ class DialogueSet:
         unknown = [name for name in names if name not in self.dialogues]
         if unknown or not names:
             raise InputError(f"dialogues {list(names)}; allowed are some of {', '.join(self.dialogues)}")
-        if turns < 1:
-            raise InputError(f"turns {turns!r} has to be at least 1")
+        at_least_one(turns=turns)
         return DialogueSet(self.name, {name: self.dialogues[name][:turns] for name in names})
 
     def longest(self, new: int = 12) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 
 from cachequant.errors import InputError
 from cachequant.study import arms, comparison, peers, provenance, workloads
+from cachequant.study.checks import at_least_one
 from cachequant.study.crew import Crew, Progress, checked, rotations, silent
 from cachequant.study.timing import PRICE, BenchResult, GenerationTiming
 from cachequant.study.workloads import Workload
@@ -41,8 +42,7 @@ class DecodeBench:
 
         self._arms = checked(names, arms.get)
         self.threads = cpu.physical_cores() if threads is None else threads
-        if self.threads < 1:
-            raise InputError(f"threads {threads!r} has to be at least 1")
+        at_least_one(threads=self.threads)
         self.asset = models.resolve(model)
         self._model, self._progress = model, progress
         self._llc = cpu.last_level_bytes()
@@ -67,8 +67,7 @@ class DecodeBench:
         the weights are at least twice the last-level cache, so that every decoded token reads them from memory.
         """
         ids, new = self._workload(prompt, new)
-        if repeats < 1:
-            raise InputError(f"repeats {repeats!r} has to be at least 1")
+        at_least_one(repeats=repeats)
         crew, load = self.crew, provenance.load()
         self._warm_up(ids, new)
         runs, partial = self._rounds(ids, new, repeats)
@@ -108,8 +107,7 @@ class DecodeBench:
         ids = self.prompt_ids(prompt)
         if new is None:
             new = prompt.new_tokens if isinstance(prompt, Workload) else NEW_TOKENS
-        if new < 1:
-            raise InputError(f"new tokens {new!r} have to be at least 1")
+        at_least_one(new_tokens=new)
         if len(ids) + new > self.asset.config.context:
             raise InputError(f"{len(ids)} + {new} tokens do not fit the context of {self.asset.config.context}")
         return ids, new

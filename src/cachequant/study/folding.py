@@ -26,8 +26,7 @@ def fold(asset: ModelAsset) -> ModelAsset:
     InputError
         A quantized model, or a final norm with a bias, which only a head with a bias could take.
     """
-    if asset.scheme is not None:
-        raise InputError(f"{asset.name} is quantized, as {asset.scheme.name!r}; allowed are float32 models")
+    asset.require_float32()
     if "final_norm.bias" in asset.weights:
         raise InputError(f"{asset.name} has a bias in its final norm, which a head cannot take; allowed: RMS norm")
     config = dataclasses.replace(asset.config, tied=False)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from cachequant.errors import InputError
 from cachequant.study import comparison, gemm_arms, provenance, timing
+from cachequant.study.checks import at_least_one
 from cachequant.study.crew import Crew, Progress, checked, rotations, silent
 
 GEMM_ARMS = ("torch-fp32", "torch-int8", "fp32", "bfp8", "int8", "int8-block32", "w8")
@@ -46,8 +46,7 @@ class GemmBench:
 
         self._arms = list(checked(arms, gemm_arms.get))
         self.threads = cpu.physical_cores() if threads is None else threads
-        if self.threads < 1 or rows < 1:
-            raise InputError(f"threads {self.threads!r} and rows {rows!r} have to be at least 1")
+        at_least_one(threads=self.threads, rows=rows)
         self._shapes, self._models = (SHAPES, []) if model is None else _shapes_of(model)
         self._rows, self._progress, self._llc = rows, progress, cpu.last_level_bytes()
         how = {"shapes": list(self._shapes.values()), "rows": rows, "stream_bytes": 2 * self._llc}
@@ -65,8 +64,7 @@ class GemmBench:
         `bandwidth_fraction` (of reading alone, measured in the same round); `shapes` {shape: {arm: {gops, gb_s,
         hot_gb_s, seconds, stream_seconds, hot_seconds: summary}}} and `read_gb_s`.
         """
-        if repeats < 1:
-            raise InputError(f"repeats {repeats!r} has to be at least 1")
+        at_least_one(repeats=repeats)
         load, rounds, reads = provenance.load(), {arm: [] for arm in self._arms}, []
         total = repeats * len(self._crew.names)
         done = 0

@@ -5,8 +5,8 @@ reading memory with nothing else to do; the flat ones are multiplying registers 
 one large matrix product reaches, ours and the vendor library's.
 """
 
-from cachequant.errors import InputError
 from cachequant.study import provenance, timing
+from cachequant.study.checks import at_least_one
 from cachequant.study.crew import Crew, Progress, rotations, silent
 
 SHAPE, ROWS = (2048, 1024), 512  # (N, K) and M of the large product
@@ -33,8 +33,7 @@ def measure(threads: int | None = None, repeats: int = 7, progress: Progress = s
     from cachequant.kernels import cpu
 
     threads = cpu.physical_cores() if threads is None else threads
-    if threads < 1 or repeats < 1:
-        raise InputError(f"threads {threads!r} and repeats {repeats!r} have to be at least 1")
+    at_least_one(threads=threads, repeats=repeats)
     llc, load = cpu.last_level_bytes(), provenance.load()
     size = max(4 * llc, BUFFER_BYTES)
     readers = {f"read-{n}": n for n in counts(threads)}

@@ -4,6 +4,7 @@ A table never mixes texts: where the reference was scored on another text than t
 table of its own.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from cachequant.study.results import Result
 
 Row = dict[str, Any]
 LONG_NAME = 20  # letters
+MANY_COLUMNS = 8
+_WHOLE = re.compile(r"(?<=,) (?=[^][, ]+])|(?<=\d) (?=of \d)|(?<=\d of) (?=\d)")  # blanks in `[1, 2]`, `3 of 4`
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,11 @@ class Table:
         return f"**{self.caption}**\n\n{self._pipes()}"
 
     def _repr_markdown_(self) -> str:
-        long = any(len(line[0]) > LONG_NAME for line in self.body)  # they may break on a narrow screen
-        options = f":name: {self.name}\n" + ":class: long-names\n" * long
-        return f":::{{table}} {self.caption}\n{options}\n{self._pipes()}\n:::\n"
+        classes = ["long-names"] * any(len(line[0]) > LONG_NAME for line in self.body)  # they may break
+        classes += ["many-columns"] * (len(self.head) >= MANY_COLUMNS)
+        options = f":name: {self.name}\n" + (f":class: {' '.join(classes)}\n" if classes else "")
+        pipes = _WHOLE.sub("\N{NO-BREAK SPACE}", self._pipes())  # a narrow cell breaks elsewhere
+        return f":::{{table}} {self.caption}\n{options}\n{pipes}\n:::\n"
 
     def _pipes(self) -> str:
         lines = [self.head, self.align, *self.body]

@@ -183,11 +183,7 @@ def attention_time(benches: dict[str, dict], ax=None):
     for arm in next(iter(benches.values()))["arms"]:
         color, marker = look(arm)
         some = [n for n in contexts if arm in benches[str(n)]["arms"]]
-        speeds = [benches[str(n)]["arms"][arm]["speed"] for n in some]
-        y = np.array([1e3 / s["median"] for s in speeds])
-        ends = np.array([[1e3 / s["high"] for s in speeds], [1e3 / s["low"] for s in speeds]])
-        ax.errorbar(some, y, yerr=np.abs(ends - y), color=color, marker=marker, markersize=3.5, elinewidth=0.8)
-        labels[arm] = (some[-1], y[-1], color)
+        labels[arm] = _milliseconds(ax, benches, arm, some, color=color, marker=marker, markersize=3.5)
     ax.set(xscale="log", yscale="log", xlabel="tokens cached", ylabel="ms of attention a token")
     _contexts(ax, contexts)
     plain_ticks(ax.yaxis, (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100))
@@ -201,14 +197,19 @@ def decode_time(benches: dict[str, dict], ax=None):
     labels, contexts = {}, sorted(map(int, benches))
     for arm in next(iter(benches.values()))["arms"]:
         color, marker = look(arm.split("/", 1)[1] if "/" in arm else "fp32")
-        speeds = [benches[str(n)]["arms"][arm]["speed"] for n in contexts]
-        y = np.array([1e3 / s["median"] for s in speeds])
-        ends = np.array([[1e3 / s["high"] for s in speeds], [1e3 / s["low"] for s in speeds]])
-        ax.errorbar(contexts, y, yerr=np.abs(ends - y), color=color, marker=marker, markersize=4, elinewidth=0.8)
-        labels[arm] = (contexts[-1], y[-1], color)
+        labels[arm] = _milliseconds(ax, benches, arm, contexts, color=color, marker=marker, markersize=4)
     ax.set(xlabel="tokens before it", ylabel="ms a decoded token", ylim=(0, 1.1 * ax.get_ylim()[1]))
     style.label_lines(ax, labels)
     return ax
+
+
+def _milliseconds(ax, benches: dict[str, dict], arm: str, contexts: list[int], color: str, **look):
+    """Draw one arm with its intervals; gives the end of its line and the colour, for a label."""
+    speeds = [benches[str(n)]["arms"][arm]["speed"] for n in contexts]
+    y = np.array([1e3 / s["median"] for s in speeds])
+    ends = np.array([[1e3 / s["high"] for s in speeds], [1e3 / s["low"] for s in speeds]])
+    ax.errorbar(contexts, y, yerr=np.abs(ends - y), color=color, elinewidth=0.8, **look)
+    return contexts[-1], y[-1], color
 
 
 def _contexts(ax, contexts: list[int]) -> None:
