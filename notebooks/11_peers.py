@@ -34,13 +34,24 @@ repeats: int = 5
 sweep_prompts: list[int] = [1, 4, 16, 64, 256, 512]  # tokens
 sweep_new: int = 8  # tokens after each prompt of the sweep
 sweep_repeats: int = 3
+context_arms: list[str] = [
+    "llamacpp-q8_0",
+    "llamacpp-q8_0/f16",
+    "llamacpp-q8_0/q8_0",
+    "llamacpp-q8_0/q4_0",
+    "int8+head",
+    "int8+head/int8",
+    "int8+head/k4v4",
+]
+contexts: list[int] = [1024, 4096]  # tokens before a decoded one, of the first model
+context_repeats: int = 3
 check_prompt: int = 32  # tokens before the positions at which logits are compared
 check_steps: int = 4
 machine_repeats: int = 5
 threads: int = 0  # 0: one a physical core
 
 # %%
-from cachequant.study import machine, results, traffic, workloads
+from cachequant.study import context_bench, machine, results, traffic, workloads
 from cachequant.study.agreement import agreement
 from cachequant.study.arms import PEERS
 from cachequant.study.decode_bench import DecodeBench
@@ -78,6 +89,14 @@ for model in models:
     for a, v in measured[m]["prompt"]["arms"].items()
 }
 
+# %% [markdown]
+# A decoded token in longer contexts, with llama.cpp's own quantized keys and values beside ours. Each context is
+# computed once and decoding starts from it in every repetition.
+
+# %%
+long = context_bench.decode(context_arms, models[0], contexts, context_repeats, threads or None)
+{n: {arm: round(1e3 / v["speed"]["median"], 1) for arm, v in b["arms"].items()} for n, b in long.items()}
+
 # %%
 results.save(
     {
@@ -87,6 +106,7 @@ results.save(
         "agreement": close,
         "profiles": measured,
         "sweep": sweep,
+        "contexts": long,
     },
     models=assets,
 )

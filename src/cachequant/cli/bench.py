@@ -48,7 +48,8 @@ def decode(
     """Prefill and decode, in tokens a second.
 
     Arms are the schemes of this library, transformers-fp32, -bf16, -fp16, torch-int8, llamacpp-f32, -q8_0,
-    ctranslate2-fp32, -int8. Those that cannot run here are named, the others go on.
+    ctranslate2-fp32, -int8. Keys and values stand behind a slash: int8/k4v4, llamacpp-q8_0/f16, /q8_0, /q4_0 (with
+    flash attention). Those that cannot run here are named, the others go on.
     """
     from cachequant.study import arms as registry
     from cachequant.study import bench
