@@ -195,7 +195,7 @@ def transformers(
     """transformers with our layers in it, beside itself.
 
     Arms are transformers-fp32, hf- with a scheme, such as hf-int8, and the others of bench decode; bytes are those of
-    keys and values.
+    the prompt's keys and values.
     """
     from cachequant.study import arms as registry
     from cachequant.study import bench

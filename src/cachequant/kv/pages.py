@@ -18,7 +18,7 @@ from cachequant.kv.formats import PAGE, exact_bytes
 __all__ = ["PAGE", "BudgetError", "PageError", "PagePool"]
 
 ALIGN = 64  # bytes
-SLAB = 1 << 22  # bytes of a slab, or one page where that is larger
+SLAB = 1 << 22  # bytes
 
 
 class PageError(CachequantError, ValueError):
@@ -30,11 +30,14 @@ class BudgetError(CachequantError, MemoryError):
 
 
 class Arena:
-    """Equally sized blocks cut from aligned slabs, which are allocated as needed and kept."""
+    """Equally sized blocks cut from aligned slabs, which are allocated as needed and kept.
+
+    A block as large as a slab is allocated alone, and given back when it is free.
+    """
 
     def __init__(self, block_bytes: int, slab_bytes: int = SLAB):
-        self._slab_bytes = slab_bytes
         self.stride = -(-block_bytes // ALIGN) * ALIGN
+        self._slab_bytes, self._alone = slab_bytes, self.stride >= slab_bytes
         self.nbytes = 0  # of all slabs
         self._slabs: list[np.ndarray] = []
         self._free: list[tuple[np.ndarray, int]] = []
@@ -52,14 +55,18 @@ class Arena:
         start = slab.ctypes.data
         skip = -start % ALIGN
         blocks = slab[skip : skip + count * self.stride].reshape(count, self.stride)
-        self._slabs.append(slab)
         self.nbytes += slab.nbytes
+        if not self._alone:
+            self._slabs.append(slab)
         numbered = [(block, start + skip + i * self.stride) for i, block in enumerate(blocks)]
         self._free.extend(numbered[:0:-1])
         return numbered[0]
 
     def give(self, block: np.ndarray, address: int) -> None:
-        self._free.append((block, address))
+        if self._alone:
+            self.nbytes -= self.stride + ALIGN
+        else:
+            self._free.append((block, address))
 
     @property
     def free(self) -> int:
@@ -74,7 +81,7 @@ class PagePool:
     layers, kv_heads, head_dim : the model's shape.
     coding : how full pages are coded; None for float32 pages only.
     budget_bytes : most bytes of pages that are held; None for no limit.
-    slab_bytes : of a slab, or one page where that is larger; small ones leave little room unused.
+    slab_bytes : of a slab; pages as large as that are allocated one by one, and none is kept that nobody holds.
 
     Raises
     ------

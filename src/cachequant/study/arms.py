@@ -207,7 +207,7 @@ class Run:
 
     timing : seconds of each forward pass that was finished; `prefill_seconds` also when the prompt was cut short.
     ids : greedy tokens.
-    cache_bytes : of keys and values at the end, from an engine that knows it.
+    cache_bytes : of keys and values of the prompt, from an engine that knows it.
     layers : (done, total) of a prefill that was stopped inside the model, else None.
     complete : whether all tokens were made.
     """
@@ -241,6 +241,7 @@ def generate(engine: Engine, ids: list[int], new: int, limit_seconds: float | No
     except Stopped as stop:
         timing.prefill_seconds = clock() - tick
         return Run(timing, [], (stop.done, stop.total), complete=False)
+    held = engine.cache_bytes() if hasattr(engine, "cache_bytes") else None
     tokens = [engine.choose(logits)]
     while len(tokens) < new:
         if limit_seconds is not None and clock() - begin > limit_seconds:
@@ -252,4 +253,4 @@ def generate(engine: Engine, ids: list[int], new: int, limit_seconds: float | No
         except Stopped:
             return Run(timing, tokens, complete=False)
         tokens.append(engine.choose(logits))
-    return Run(timing, tokens, cache_bytes=engine.cache_bytes() if hasattr(engine, "cache_bytes") else None)
+    return Run(timing, tokens, cache_bytes=held)
