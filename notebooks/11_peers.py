@@ -55,6 +55,7 @@ from cachequant.study import context_bench, machine, results, traffic, workloads
 from cachequant.study.agreement import agreement
 from cachequant.study.arms import PEERS
 from cachequant.study.decode_bench import DecodeBench
+from cachequant.study.peer_files import EXPORTED
 
 # %% [markdown]
 # The roofs of this machine in the same run, because they drift.
@@ -65,16 +66,19 @@ roofs = machine.measure(threads or None, machine_repeats)
 
 # %% [markdown]
 # First whether all arms run the same model, then how fast. Arms whose engine is not installed are missing, with the
-# reason, and the others go on.
+# reason, and the others go on. llama.cpp also reads the file of `cachequant export`, whose codes are those that our
+# `q8_0+head` runs with.
 
 # %%
-assets, facts, measured, sweep, close = [], {}, {}, {}, {}
+assets, facts, measured, sweep, close, exported = [], {}, {}, {}, {}, {}
 for model in models:
     with DecodeBench(model, arms, threads or None) as bench:
         asset = bench.asset
         close[asset.name] = agreement(bench, "fp32", check_prompt, check_steps)
         measured[asset.name] = {p: bench.measure(w, repeats=repeats) for p, w in work.items()}
         sweep[asset.name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
+    with DecodeBench(model, [EXPORTED, "llamacpp-export"], threads or None) as pair:
+        exported[asset.name] = agreement(pair, EXPORTED, check_prompt, check_steps)
     reads = {a: traffic.weight_bytes(asset.config, a) for a in arms if a not in PEERS}
     facts[asset.name] = {"random": asset.random, "reads": reads, **traffic.shape(asset.config)}
     assets.append(asset)
@@ -104,6 +108,7 @@ results.save(
         "models": facts,
         "workloads": work,
         "agreement": close,
+        "exported": exported,
         "profiles": measured,
         "sweep": sweep,
         "contexts": long,

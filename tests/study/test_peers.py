@@ -84,14 +84,15 @@ def test_a_conversion_that_fails_is_the_reason_of_all_arms_that_need_it(tiny, mo
     assert asked == ["gguf-f32", "gguf-q8_0", "ctranslate2"]
 
 
-def test_files_are_made_once_under_the_hash_of_the_weights(tiny):
-    asset = models.resolve(tiny)
-    worker.ConvertWork(tiny, "gguf-q8_0")
-    made = peer_files.path(asset, "gguf-q8_0")
-    assert made.is_file() and made.name.startswith(asset.sha256[:32])
-    before = made.stat().st_mtime_ns
-    assert peer_files.make(asset, "gguf-q8_0") == made and made.stat().st_mtime_ns == before
-    assert [p.name for p in made.parent.iterdir()] == [made.name]
+def test_files_are_made_once_under_the_hash_of_the_weights(tiny, tmp_path):
+    asset = models.resolve(helpers.checkpoint("llama-wide-heads", str(tmp_path)))
+    for form in ("gguf-q8_0", "gguf-export"):
+        worker.ConvertWork(str(tmp_path / "llama-wide-heads"), form)
+        made = peer_files.path(asset, form)
+        assert made.is_file() and made.name.startswith(asset.sha256[:32])
+        before = made.stat().st_mtime_ns
+        assert peer_files.make(asset, form) == made and made.stat().st_mtime_ns == before
+    assert len(list(made.parent.iterdir())) == 2
     with pytest.raises(InputError, match="'onnx'.*ctranslate2"):
         peer_files.path(asset, "onnx")
 
@@ -231,6 +232,16 @@ def test_the_study_leaves_their_chapter_out_without_them(absent, monkeypatch, ca
     monkeypatch.setattr(compute.runner, "execute", lambda *_: pytest.fail("computed"))
     compute.compute("local", "smoke", ["11_peers"])
     assert "skipped: peers are not installed (make peers); missing: ctranslate2, llama-cpp" in capsys.readouterr().out
+
+
+def test_llamacpp_computes_with_the_codes_of_an_exported_file(tmp_path):
+    """The same codes and steps as our `q8_0+head`: nearer to it than to the float32 model that both stand for."""
+    if not importlib.util.find_spec("llama_cpp"):
+        pytest.skip("llama-cpp-python is not installed (make peers)")
+    model = helpers.checkpoint("llama-wide-heads", str(tmp_path))
+    with DecodeBench(model, [peer_files.EXPORTED, "llamacpp-export", "fp32"], threads=1) as found:
+        close = agreement.agreement(found, peer_files.EXPORTED, prompt=30, steps=8)
+    assert close["llamacpp-export"]["kl"] < 0.1 * close["fp32"]["kl"] and close["llamacpp-export"]["top1"] == 1
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-gqa-tied", "llama3-rope", "llama-wide-heads"])

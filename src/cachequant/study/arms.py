@@ -168,6 +168,7 @@ PEERS = {
         _llamacpp("f32"),
         _llamacpp("q8_0"),
         *(_llamacpp("q8_0", pages) for pages in ("f16", "q8_0", "q4_0")),
+        _llamacpp("export"),
         _ctranslate2("fp32", "float32"),
         _ctranslate2("int8", "int8"),
     )

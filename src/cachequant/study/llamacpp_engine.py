@@ -23,7 +23,7 @@ class LlamaCpp:
     ----------
     model : a model's name.
     threads : for prompts and for single tokens.
-    kind : ``f32`` or ``q8_0``, both of `cachequant.assets.gguf_write`.
+    kind : ``f32``, ``q8_0`` or ``export``, see `peer_files`.
     pages : of `PAGES`, with flash attention, which a quantized V needs; None is the default, ``f16`` without it.
 
     Raises
