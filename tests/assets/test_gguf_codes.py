@@ -185,4 +185,5 @@ def test_llama_cpp_reads_it_and_agrees(cache, tmp_path, source, name, scheme):
     theirs = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llama.ctx, -1), shape=(131,))
     with cq.load(tmp_path / "m.gguf", scheme).session() as session:
         ours = session.extend(IDS)
-    assert np.abs(ours - theirs).max() < 0.02 * np.abs(ours).max()  # their keys and values are float16
+    # their keys and values are float16, and so are the scales of their inputs
+    assert np.square(ours - theirs).mean() ** 0.5 < (0.005 if scheme == "fp32" else 0.05) * ours.std()

@@ -241,7 +241,7 @@ def test_llamacpp_computes_with_the_codes_of_an_exported_file(tmp_path):
     model = helpers.checkpoint("llama-wide-heads", str(tmp_path))
     with DecodeBench(model, [peer_files.EXPORTED, "llamacpp-export", "fp32"], threads=1) as found:
         close = agreement.agreement(found, peer_files.EXPORTED, prompt=30, steps=8)
-    assert close["llamacpp-export"]["kl"] < 0.1 * close["fp32"]["kl"] and close["llamacpp-export"]["top1"] == 1
+    assert close["llamacpp-export"]["kl"] < 0.5 * close["fp32"]["kl"] and close["llamacpp-export"]["top1"] == 1
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-gqa-tied", "llama3-rope", "llama-wide-heads"])
