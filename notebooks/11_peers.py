@@ -34,16 +34,28 @@ repeats: int = 5
 sweep_prompts: list[int] = [1, 4, 16, 64, 256, 512]  # tokens
 sweep_new: int = 8  # tokens after each prompt of the sweep
 sweep_repeats: int = 3
+context_arms: list[str] = [
+    "llamacpp-q8_0",
+    "llamacpp-q8_0/f16",
+    "llamacpp-q8_0/q8_0",
+    "llamacpp-q8_0/q4_0",
+    "int8+head",
+    "int8+head/int8",
+    "int8+head/k4v4",
+]
+contexts: list[int] = [1024, 4096]  # tokens before a decoded one, of the first model
+context_repeats: int = 3
 check_prompt: int = 32  # tokens before the positions at which logits are compared
 check_steps: int = 4
 machine_repeats: int = 5
 threads: int = 0  # 0: one a physical core
 
 # %%
-from cachequant.study import machine, results, traffic, workloads
+from cachequant.study import context_bench, machine, results, traffic, workloads
 from cachequant.study.agreement import agreement
 from cachequant.study.arms import PEERS
 from cachequant.study.decode_bench import DecodeBench
+from cachequant.study.peer_files import EXPORTED
 
 # %% [markdown]
 # The roofs of this machine in the same run, because they drift.
@@ -54,16 +66,19 @@ roofs = machine.measure(threads or None, machine_repeats)
 
 # %% [markdown]
 # First whether all arms run the same model, then how fast. Arms whose engine is not installed are missing, with the
-# reason, and the others go on.
+# reason, and the others go on. llama.cpp also reads the file of `cachequant export`, whose codes are those that our
+# `q8_0+head` runs with.
 
 # %%
-assets, facts, measured, sweep, close = [], {}, {}, {}, {}
+assets, facts, measured, sweep, close, exported = [], {}, {}, {}, {}, {}
 for model in models:
     with DecodeBench(model, arms, threads or None) as bench:
         asset = bench.asset
         close[asset.name] = agreement(bench, "fp32", check_prompt, check_steps)
         measured[asset.name] = {p: bench.measure(w, repeats=repeats) for p, w in work.items()}
         sweep[asset.name] = {str(n): bench.measure(n, sweep_new, sweep_repeats) for n in sweep_prompts}
+    with DecodeBench(model, [EXPORTED, "llamacpp-export"], threads or None) as pair:
+        exported[asset.name] = agreement(pair, EXPORTED, check_prompt, check_steps)
     reads = {a: traffic.weight_bytes(asset.config, a) for a in arms if a not in PEERS}
     facts[asset.name] = {"random": asset.random, "reads": reads, **traffic.shape(asset.config)}
     assets.append(asset)
@@ -78,6 +93,14 @@ for model in models:
     for a, v in measured[m]["prompt"]["arms"].items()
 }
 
+# %% [markdown]
+# A decoded token in longer contexts, with llama.cpp's own quantized keys and values beside ours. Each context is
+# computed once and decoding starts from it in every repetition.
+
+# %%
+long = context_bench.decode(context_arms, models[0], contexts, context_repeats, threads or None)
+{n: {arm: round(1e3 / v["speed"]["median"], 1) for arm, v in b["arms"].items()} for n, b in long.items()}
+
 # %%
 results.save(
     {
@@ -85,8 +108,10 @@ results.save(
         "models": facts,
         "workloads": work,
         "agreement": close,
+        "exported": exported,
         "profiles": measured,
         "sweep": sweep,
+        "contexts": long,
     },
     models=assets,
 )

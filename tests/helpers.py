@@ -34,6 +34,8 @@ TINY = {
     "llama3-rope": LLAMA | dict(rope_parameters=LLAMA3 | {"rope_theta": 10000.0}),
     "llama-linear-rope": LLAMA | dict(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}),
     "llama-coded": LLAMA | dict(hidden_size=64, num_attention_heads=4, head_dim=16),
+    "llama-wide-heads": LLAMA | dict(hidden_size=64, intermediate_size=96, num_attention_heads=2, num_key_value_heads=1,
+                                     head_dim=32),
     "qwen2": LLAMA | dict(model_type="qwen2", num_attention_heads=6, hidden_size=48, head_dim=8),
 }  # fmt: skip
 

@@ -37,21 +37,36 @@ def test_verify(cli_json, cli, saved, tiny):
     assert (code, found["ok"], found["differing_pages"]) == (0, True, [])
     code, _, err = cli("session", "verify", saved / "a", "--model", tiny, "--scheme", "int8")
     assert code == 2
-    assert "fingerprint" in err
+    assert "scheme is 'fp32', but 'int8' is asked for" in err
 
 
 def test_sessions_over_codes(cli_json, cli, tmp_path):
     folder = checkpoint("llama-coded", str(tmp_path))
-    with cq.load(folder, kv="k4v4", calibration="none").session() as session:
-        session.extend(range(70), "none")
+    with cq.load(folder, "int8", kv="k4v4", calibration="none").session() as session:
+        session.generate(list(range(70)), 5)
         session.save(tmp_path / "s")
     assert cli_json("session", "info", tmp_path / "s")[1]["pages"] == 3
-    with_pages = ("session", "verify", tmp_path / "s", "--model", folder, "--calibration", "none", "--kv")
-    code, found = cli_json(*with_pages, "k4v4")
+    of_model = ("session", "verify", tmp_path / "s", "--model", folder)
+    for given in ((), ("--scheme", "int8", "--kv", "k4v4", "--calibration", "none")):
+        code, found = cli_json(*of_model, *given)
+        assert (code, found["ok"]) == (0, True)
+    code, found = cli_json("session", "replay", tmp_path / "s", "--model", folder, "--from-token", 70)
+    assert (code, found["difference"]) == (0, None)
+    for given in (("--kv", "k4v3"), ("--scheme", "fp32")):
+        code, _, err = cli(*of_model, *given)
+        assert (code, "is asked for" in err) == (2, True)
+
+
+def test_a_model_is_found_by_the_name_in_the_file(cli, cli_json, tmp_path, monkeypatch):
+    folder = checkpoint("llama-coded", str(tmp_path))
+    with cq.load(folder).session() as session:
+        session.extend(range(40), "none")
+        session.save(tmp_path / "s")
+    code, _, err = cli("session", "verify", tmp_path / "s")
+    assert (code, "belongs to model 'llama-coded', which is not found by its name: give --model" in err) == (2, True)
+    monkeypatch.chdir(tmp_path)
+    code, found = cli_json("session", "verify", "s")
     assert (code, found["ok"]) == (0, True)
-    code, _, err = cli(*with_pages, "k4v3")
-    assert code == 2
-    assert "fingerprint" in err
 
 
 def test_verify_finds_pages_of_other_tokens(cli_json, saved, tiny, tmp_path):

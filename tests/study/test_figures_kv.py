@@ -101,6 +101,8 @@ def test_memory_and_times_label_their_lines():
     assert texts(ax) == {"sdpa-fp32", "kv-k4v4"}
     ax = kv.decode_time({"64": bench(["int8", "int8/k4v4"], 1e-2), "1024": bench(["int8", "int8/k4v4"], 2e-2)})
     assert texts(ax) == {"int8", "int8/k4v4"} and ax.get_ylim()[0] == 0
+    ax = kv.decode_time({"64": bench(["int8"], 1e-2)}, looks=lambda arm: (kv.style.SKY, "P"))
+    assert ax.lines[0].get_color() == kv.style.SKY
 
 
 def test_looks_are_those_of_the_format():

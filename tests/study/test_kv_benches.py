@@ -24,15 +24,16 @@ def loaded(monkeypatch):
 
 @pytest.mark.parametrize("arm", ["int8", "int8/k4v4"])
 def test_a_step_leaves_the_session_as_it_was(loaded, arm):
-    work = ContextWork(arm, "tiny", 1)
+    work = ContextWork(arm, "tiny", 1, 200)
     ids = np.random.default_rng(0).integers(0, 61, 96).tolist()
     assert work.grow(ids[:64])["bytes"] > 0
     assert work.step(3)["seconds"] > 0
-    assert work._session.position == work._session.stored == 64
+    grown = work._engine._session
+    assert grown.position == grown.stored == 64
     work.grow(ids[64:])
     with work._engine.session() as session:
         expected = session.extend(ids + [3])
-    assert (work._session.extend([3]) == expected).all()
+    assert (work._engine.step(3) == expected).all()
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,7 @@ def test_a_step_leaves_the_session_as_it_was(loaded, arm):
         ({"repeats": 0}, "repeats 0"),
         ({"names": ["int8", "int8"]}, "twice"),
         ({"names": ["int8/k5v5"]}, "k5v5"),
+        ({"names": ["int8", "transformers-fp32"]}, "'transformers-fp32' does not grow"),
     ],
 )
 def test_bad_requests_are_refused(how, message):
@@ -57,6 +59,7 @@ def test_decode_against_context_in_workers(monkeypatch):
 
     class Crew:
         def __init__(self, requests, *_):
+            assert {r["tokens"] for r in requests.values()} == {128 + TOKENS}
             self.names, self.missing = list(requests), {}
 
         def ask(self, name, do, **request):
@@ -69,7 +72,10 @@ def test_decode_against_context_in_workers(monkeypatch):
             pass
 
     monkeypatch.setattr(context_bench, "Crew", Crew)
-    found = context_bench.decode(["int8", "int8/k4v4"], "gpt2-random", [64, 128], repeats=2)
+    monkeypatch.setattr(context_bench.peers, "prepare", lambda *_: {"llamacpp-q8_0/q4_0": "not here"})
+    names = ["int8", "int8/k4v4", "llamacpp-q8_0/q4_0"]
+    found = context_bench.decode(names, "gpt2-random", [64, 128], repeats=2)
+    assert found["64"]["provenance"]["missing"] == {"llamacpp-q8_0/q4_0": "not here"}
     assert list(found) == ["64", "128"]
     assert found["128"]["ratios"]["int8/k4v4/int8"]["speed"]["median"] == 2
     assert len(found["64"]["arms"]["int8"]["speed"]["values"]) == 2

@@ -54,6 +54,14 @@ def test_ratios_are_against_engines_only(result):
     ]
 
 
+def test_contexts_are_times_sizes_and_ratios(result):
+    arms = {"a": {"speed": cell(10.0), "bytes": cell(4e6)}, "b": {"speed": cell(20.0), "bytes": cell(1e6)}}
+    result.data["contexts"] = {"64": {"arms": arms, "ratios": {"b/a": {"speed": cell(2.0)}}}}
+    first, other = peer_rows.contexts(result, "b")
+    assert (first["context"], first["arm"], first["ms"]["median"], first["mb"]) == (64, "a", 100, 4)
+    assert first["times"]["median"] == 2 and other["times"] is None
+
+
 def test_two_formats_give_rate_and_rest(result):
     theirs, ours = peer_rows.two_parts(result)
     assert theirs["engine"] == "llama.cpp"

@@ -10,10 +10,21 @@ import pytest
 import helpers
 from cachequant.assets import models
 from cachequant.errors import AssetError, ConfigError, InputError
-from cachequant.study import agreement, arms, bench, compute, ctranslate2_engine, peer_files, peers, worker
+from cachequant.study import (
+    agreement,
+    arms,
+    bench,
+    compute,
+    ctranslate2_engine,
+    llamacpp_engine,
+    peer_files,
+    peers,
+    worker,
+)
 from cachequant.study.decode_bench import DecodeBench
 
 NAMES = ("llamacpp-f32", "llamacpp-q8_0", "ctranslate2-fp32", "ctranslate2-int8")
+PAGES = ("llamacpp-q8_0/f16", "llamacpp-q8_0/q8_0", "llamacpp-q8_0/q4_0")
 
 
 @pytest.fixture
@@ -30,9 +41,10 @@ def tiny(tmp_path, monkeypatch):
 
 
 def test_arms_are_known_whether_installed_or_not(absent):
-    assert [arms.get(name).name for name in NAMES] == list(NAMES)
-    with pytest.raises(InputError, match="llamacpp-q8_0"):
-        arms.get("llamacpp-q4")
+    assert [arms.get(name).name for name in NAMES + PAGES] == list(NAMES + PAGES)
+    for name in ("llamacpp-q4", "llamacpp-q8_0/q5_0"):
+        with pytest.raises(InputError, match="llamacpp-q8_0/q4_0"):
+            arms.get(name)
     assert peers.missing() == ["ctranslate2", "llama-cpp-python"]
     with pytest.raises(AssetError, match=r"llama-cpp-python is not installed \(make peers\)"):
         peers.require("llama_cpp")
@@ -72,14 +84,15 @@ def test_a_conversion_that_fails_is_the_reason_of_all_arms_that_need_it(tiny, mo
     assert asked == ["gguf-f32", "gguf-q8_0", "ctranslate2"]
 
 
-def test_files_are_made_once_under_the_hash_of_the_weights(tiny):
-    asset = models.resolve(tiny)
-    worker.ConvertWork(tiny, "gguf-q8_0")
-    made = peer_files.path(asset, "gguf-q8_0")
-    assert made.is_file() and made.name.startswith(asset.sha256[:32])
-    before = made.stat().st_mtime_ns
-    assert peer_files.make(asset, "gguf-q8_0") == made and made.stat().st_mtime_ns == before
-    assert [p.name for p in made.parent.iterdir()] == [made.name]
+def test_files_are_made_once_under_the_hash_of_the_weights(tiny, tmp_path):
+    asset = models.resolve(helpers.checkpoint("llama-wide-heads", str(tmp_path)))
+    for form in ("gguf-q8_0", "gguf-export"):
+        worker.ConvertWork(str(tmp_path / "llama-wide-heads"), form)
+        made = peer_files.path(asset, form)
+        assert made.is_file() and made.name.startswith(asset.sha256[:32])
+        before = made.stat().st_mtime_ns
+        assert peer_files.make(asset, form) == made and made.stat().st_mtime_ns == before
+    assert len(list(made.parent.iterdir())) == 2
     with pytest.raises(InputError, match="'onnx'.*ctranslate2"):
         peer_files.path(asset, "onnx")
 
@@ -120,6 +133,60 @@ def test_ctranslate2_stamps_every_token(fake_ctranslate2):
 
 def test_ctranslate2_says_how_it_was_built_but_not_where_the_model_lies(fake_ctranslate2):
     assert fake_ctranslate2.engine == {"name": "CTranslate2", "version": "9.9", "build": "Selected ISA: AVX2"}
+
+
+class FakeLlama:
+    """Keeps what it is given."""
+
+    def __init__(self, file, **how):
+        self.how, self.n_tokens, self.ctx, self.closed = how, 0, None, False
+
+    def eval(self, ids):
+        self.n_tokens += len(ids)
+
+    def reset(self):
+        self.n_tokens = 0
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def fake_llamacpp(monkeypatch, tmp_path):
+    """Engines of a model with one KV head of 32 values and two layers, by their pages."""
+    monkeypatch.setenv("CACHEQUANT_CACHE", str(tmp_path / "cache"))
+    model = helpers.checkpoint("llama-wide-heads", str(tmp_path))
+    module = ModuleType("llama_cpp")
+    module.__version__, module.Llama = "9.9", FakeLlama
+    module.llama_print_system_info = lambda: b"AVX2 = 1 | "
+    module.GGML_TYPE_F16, module.GGML_TYPE_Q4_0, module.GGML_TYPE_Q8_0 = 1, 2, 8
+    monkeypatch.setitem(sys.modules, "llama_cpp", module)
+    monkeypatch.setattr(peers, "find_spec", lambda name: True)
+    return lambda pages: llamacpp_engine.LlamaCpp(model, 1, "q8_0", pages)
+
+
+@pytest.mark.parametrize(
+    ("pages", "kind", "size"), [(None, 1, 2), ("f16", 1, 2), ("q8_0", 8, 34 / 32), ("q4_0", 2, 18 / 32)]
+)
+def test_llamacpp_keeps_keys_and_values_as_asked(fake_llamacpp, pages, kind, size):
+    engine = fake_llamacpp(pages)
+    how = engine._llama.how
+    assert (how["type_k"], how["type_v"], how["flash_attn"]) == (kind, kind, pages is not None)
+    first = engine._llama
+    engine.reserve(1000)
+    assert first.closed and engine._llama.how["n_ctx"] >= 1000
+    engine.grow([1, 2, 3])
+    engine.grow([4])
+    assert engine.held_bytes() == 4 * 2 * 2 * 32 * size
+    engine.rewind(3)
+    assert engine.held_bytes() == 3 * 2 * 2 * 32 * size
+
+
+def test_llamacpp_refuses_heads_that_are_no_whole_blocks(tiny, monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda name: True)
+    monkeypatch.setitem(sys.modules, "llama_cpp", ModuleType("llama_cpp"))
+    with pytest.raises(InputError, match="heads of 8 values are no whole blocks of q4_0, which has 32"):
+        llamacpp_engine.LlamaCpp(tiny, 1, "q8_0", "q4_0")
 
 
 def test_a_model_that_ctranslate2_would_change_is_refused(tmp_path, monkeypatch):
@@ -167,11 +234,22 @@ def test_the_study_leaves_their_chapter_out_without_them(absent, monkeypatch, ca
     assert "skipped: peers are not installed (make peers); missing: ctranslate2, llama-cpp" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama-gqa-tied", "llama3-rope"])
+def test_llamacpp_computes_with_the_codes_of_an_exported_file(tmp_path):
+    """The same codes and steps as our `q8_0+head`: nearer to it than to the float32 model that both stand for."""
+    if not importlib.util.find_spec("llama_cpp"):
+        pytest.skip("llama-cpp-python is not installed (make peers)")
+    model = helpers.checkpoint("llama-wide-heads", str(tmp_path))
+    with DecodeBench(model, [peer_files.EXPORTED, "llamacpp-export", "fp32"], threads=1) as found:
+        close = agreement.agreement(found, peer_files.EXPORTED, prompt=30, steps=8)
+    assert close["llamacpp-export"]["kl"] < 0.5 * close["fp32"]["kl"] and close["llamacpp-export"]["top1"] == 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-gqa-tied", "llama3-rope", "llama-wide-heads"])
 def test_installed_engines_run_our_weights(name, tmp_path_factory):
     """Close to our float32 at every position: the float32 arms as far as float16 keys and values allow."""
-    names = [n for n in NAMES if importlib.util.find_spec(arms.get(n).needs)]
+    names = [n for n in (*NAMES, *PAGES) if importlib.util.find_spec(arms.get(n).needs)]
     names = [n for n in names if name != "llama3-rope" or arms.get(n).form != "ctranslate2"]
+    names = [n for n in names if name == "llama-wide-heads" or n not in PAGES]  # blocks of 32
     if not names:
         pytest.skip("neither CTranslate2 nor llama-cpp-python is installed (make peers)")
     model = helpers.checkpoint(name, str(tmp_path_factory.mktemp("tiny")))

@@ -22,8 +22,8 @@ def test_end_to_end(tiny):
     keys = {"prefill_tok_s", "decode_tok_s", "bytes"}
     assert found["ratios"].keys() == {"hf-int8/transformers-fp32", "transformers-fp32/hf-int8"}
     assert all(ratio.keys() == keys for ratio in found["ratios"].values())
-    tokens = 6 + 4 - 1  # the last one was not fed back
-    assert found["arms"]["hf-int8"]["bytes"]["values"] == [2 * 2 * 2 * tokens * 8 * 4.0] * 2  # layers, K/V, heads
+    # layers, keys and values, heads, tokens, values of four bytes
+    assert found["arms"]["hf-int8"]["bytes"]["values"] == [2 * 2 * 2 * 6 * 8 * 4.0] * 2
     facts = found["facts"]
     assert facts["hf-int8"]["weight_bytes"] < facts["transformers-fp32"]["weight_bytes"]
 

@@ -48,7 +48,8 @@ def decode(
     """Prefill and decode, in tokens a second.
 
     Arms are the schemes of this library, transformers-fp32, -bf16, -fp16, torch-int8, llamacpp-f32, -q8_0,
-    ctranslate2-fp32, -int8. Those that cannot run here are named, the others go on.
+    ctranslate2-fp32, -int8. Keys and values stand behind a slash: int8/k4v4, llamacpp-q8_0/f16, /q8_0, /q4_0 (with
+    flash attention). Those that cannot run here are named, the others go on.
     """
     from cachequant.study import bench
 
@@ -186,7 +187,7 @@ def transformers(
     """transformers with our layers in it, beside itself.
 
     Arms are transformers-fp32, hf- with a scheme, such as hf-int8, and the others of bench decode; bytes are those of
-    keys and values.
+    the prompt's keys and values.
     """
     from cachequant.study import bench
 

@@ -8,13 +8,23 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cachequant.cli import loading, output
-from cachequant.errors import InputError
+from cachequant.errors import CachequantError, InputError
 
 app = typer.Typer(rich_markup_mode=None)
 File = Annotated[Path, typer.Argument(help="Saved session.", show_default=False)]
 KeyFile = Annotated[Path | None, typer.Option(help="File with the key that it was signed with.")]
-Model = Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")]
-SchemeName = Annotated[str, typer.Option(help="Number format that the session was made with.")]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Name, hub id, folder or GGUF file; default: the name in the file.", show_default=False),
+]
+SchemeName = Annotated[str | None, typer.Option(help="Number format; default: the session's.", show_default=False)]
+PagesOf = Annotated[str | None, typer.Option("--kv", help="Page format; default: the session's.", show_default=False)]
+CalibrationOf = Annotated[
+    str | None,
+    typer.Option(
+        help="auto, none, or a file of `cachequant calibrate`; default: as the session's.", show_default=False
+    ),
+]
 
 
 def register(parent: typer.Typer) -> None:
@@ -28,17 +38,25 @@ def info(file: File, key_file: KeyFile = None, json: output.Json = False) -> Non
     output.show(_describe(file, read_key(key_file)), json, lambda found: output.pairs(list(found.items())))
 
 
-@app.command(epilog=output.example("cachequant session verify chat.safetensors --model smollm2-135m --scheme int8"))
+@app.command(
+    epilog=output.example(
+        "cachequant session verify chat.safetensors",
+        "cachequant session verify chat.safetensors --model ./my-model --calibration my-model.kv",
+    )
+)
 def verify(
     file: File,
-    model: Model = "smollm2-135m",
-    scheme: SchemeName = "fp32",
-    kv: output.Kv = "fp32",
-    calibration: output.Calibration = "auto",
+    model: Model = None,
+    scheme: SchemeName = None,
+    kv: PagesOf = None,
+    calibration: CalibrationOf = None,
     key_file: KeyFile = None,
     json: output.Json = False,
 ) -> None:
-    """Compute a session again from its token ids and compare every stored bit; exit code 1 if one differs."""
+    """Compute a session again from its token ids and compare every stored bit; exit code 1 if one differs.
+
+    Model, scheme and pages are those that the file names; one that is given and differs is an error.
+    """
     with output.quiet(json):
         loaded, session = _load(file, model, (scheme, kv, calibration), key_file, json)
         with session, loaded.session() as fresh:
@@ -57,14 +75,17 @@ def verify(
 def replay(
     file: File,
     from_token: Annotated[int, typer.Option(min=1, help="First token that is generated again.")],
-    model: Model = "smollm2-135m",
-    scheme: SchemeName = "fp32",
-    kv: output.Kv = "fp32",
-    calibration: output.Calibration = "auto",
+    model: Model = None,
+    scheme: SchemeName = None,
+    kv: PagesOf = None,
+    calibration: CalibrationOf = None,
     key_file: KeyFile = None,
     json: output.Json = False,
 ) -> None:
-    """Generate a session's tokens again, greedily, and tell where they differ first; exit code 1 if they do."""
+    """Generate a session's tokens again, greedily, and tell where they differ first; exit code 1 if they do.
+
+    Model, scheme and pages are those that the file names; one that is given and differs is an error.
+    """
     with output.quiet(json):
         _, session = _load(file, model, (scheme, kv, calibration), key_file, json)
         with session:
@@ -122,21 +143,41 @@ def _describe(file: Path, key: bytes | None) -> dict[str, Any]:
     return found.metadata | counts | {"signed": key is not None, "bytes": file.stat().st_size}
 
 
-def _load(file: Path, model: str, made_with: tuple[str, str, str], key_file: Path | None, json: bool):
-    """Model and session, made with a scheme, a page format and a calibration; the file is read before the weights are
-    packed."""
+def _load(file: Path, model: str | None, given: tuple[str | None, str | None, str | None], key_file, json: bool):
+    """Model and session; what is not given of scheme, page format and calibration is that of the file, which is read
+    before the weights are packed."""
     import cachequant
     from cachequant import schemes
     from cachequant.kv import formats, snapshot
+    from cachequant.kv.basis import PLAIN
     from cachequant.kv.calibration import check_calibration
 
-    scheme, kv, calibration = made_with
-    schemes.get(scheme), formats.get(kv), check_calibration(calibration)
+    scheme, kv, calibration = given
+    wanted = {"scheme": scheme and schemes.get(scheme).name, "page_format": kv and formats.get(kv).name}
+    if calibration is not None:
+        check_calibration(calibration)
     key = read_key(key_file)
-    snapshot.read(file, key)
+    found = snapshot.read(file, key).metadata
+    for field, name in wanted.items():
+        if name not in (None, found[field], formats.MIXED):  # which bits that is, only the loaded model knows
+            raise InputError(f"{file}: {field} is {found[field]!r}, but {name!r} is asked for")
+    if calibration is None:
+        calibration = "none" if found["calibration"] == PLAIN else "auto"
+    model = _known(file, found["model"], json) if model is None else model
     loading.resolve_model(model, json)
-    loaded = cachequant.load(model, scheme, kv=kv, calibration=calibration)
+    loaded = cachequant.load(model, found["scheme"], kv=found["page_format"], calibration=calibration)
     return loaded, loaded.load_session(file, key)
+
+
+def _known(file: Path, name: str, json: bool) -> str:
+    """The name of a session's model, if it can be found by that."""
+    try:
+        loading.resolve_model(name, json)
+    except CachequantError as error:
+        raise InputError(
+            f"{file} belongs to model {name!r}, which is not found by its name: give --model ({error})"
+        ) from None
+    return name
 
 
 def read_key(path: Path | None) -> bytes | None:

@@ -40,7 +40,7 @@ class Store:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated for pages, room that is not used included, and of the addresses."""
+        """Bytes allocated for pages, their rows that are still empty included, and of the addresses."""
         return self._pool.nbytes + sum(row.exact.nbytes + row.coded.nbytes for row in self._rows)
 
     def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:

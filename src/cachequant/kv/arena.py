@@ -3,15 +3,18 @@
 import numpy as np
 
 ALIGN = 64  # bytes
-SLAB = 1 << 22  # bytes of a slab, or one page where that is larger
+SLAB = 1 << 22  # bytes
 
 
 class Arena:
-    """Equally sized blocks cut from aligned slabs, which are allocated as needed and kept."""
+    """Equally sized blocks cut from aligned slabs, which are allocated as needed and kept.
+
+    A block as large as a slab is allocated alone, and given back when it is free.
+    """
 
     def __init__(self, block_bytes: int, slab_bytes: int = SLAB):
-        self._slab_bytes = slab_bytes
         self.stride = -(-block_bytes // ALIGN) * ALIGN
+        self._slab_bytes, self._alone = slab_bytes, self.stride >= slab_bytes
         self.nbytes = 0  # of all slabs
         self._slabs: list[np.ndarray] = []
         self._free: list[tuple[np.ndarray, int]] = []
@@ -29,14 +32,18 @@ class Arena:
         start = slab.ctypes.data
         skip = -start % ALIGN
         blocks = slab[skip : skip + count * self.stride].reshape(count, self.stride)
-        self._slabs.append(slab)
         self.nbytes += slab.nbytes
+        if not self._alone:
+            self._slabs.append(slab)
         numbered = [(block, start + skip + i * self.stride) for i, block in enumerate(blocks)]
         self._free.extend(numbered[:0:-1])
         return numbered[0]
 
     def give(self, block: np.ndarray, address: int) -> None:
-        self._free.append((block, address))
+        if self._alone:
+            self.nbytes -= self.stride + ALIGN
+        else:
+            self._free.append((block, address))
 
     @property
     def free(self) -> int:

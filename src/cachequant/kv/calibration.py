@@ -1,7 +1,7 @@
 """Fit the basis of coded pages on text that is never scored, once a model, and keep it.
 
 The moments of keys, values and queries are those of the float32 model, whatever the scheme, so every scheme of a model
-shares one basis.
+shares one basis. A quantized checkpoint has its own, fitted on its own forward pass.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cachequant import transform
 from cachequant.assets import cachedir, texts
 from cachequant.assets.store import ModelAsset
 from cachequant.decoder.forward import Decoder
@@ -19,6 +20,7 @@ from cachequant.kv.basis import Basis, Moments, fitted, plain
 from cachequant.kv.formats import PAGE
 from cachequant.kv.pages import PagePool
 from cachequant.kv.session import Session
+from cachequant.quantize import Quantized, dequantize
 from cachequant.schemes import Scheme
 
 CALIBRATIONS = ("auto", "none")
@@ -33,7 +35,7 @@ def basis_for(asset: ModelAsset, decoder: Decoder | None = None, calibration: st
     Parameters
     ----------
     asset : the model.
-    decoder : of this model, used if it is float32; None or another scheme packs one where it is needed.
+    decoder : of this model, used if it is the one to fit on, see `fit_decoder`; else one is packed where it is needed.
     calibration : ``auto`` fits on the calibration text, or reads what an earlier call fitted; ``none`` only rotates;
         else the path of a file of `calibration_file`.
 
@@ -48,7 +50,6 @@ def basis_for(asset: ModelAsset, decoder: Decoder | None = None, calibration: st
         return calibration_file.read(calibration, asset)
     if calibration == "none" or asset.tokenizer is None:
         return plain(c.layers, c.kv_heads, c.head_dim)
-    check_float(asset, "calibration 'auto'", "; allowed here is 'none'")
     text = texts.calibration()
     key = hashlib.sha256(f"{asset.sha256}\n{text.sha256}\n{TOKENS} {WINDOW} {VERSION}".encode()).hexdigest()
     target = cachedir.folder("calibration") / f"{key[:32]}.npz"
@@ -65,11 +66,10 @@ def fit(asset: ModelAsset, decoder: Decoder | None = None) -> Basis:
 
     Raises
     ------
-    InputError : a model without a tokenizer, or a quantized checkpoint.
+    InputError : a model without a tokenizer.
     """
     if asset.tokenizer is None:
         raise InputError(f"{asset.name} has no tokenizer, so its keys and values on a text cannot be measured")
-    check_float(asset, "calibration")
     text = texts.calibration()
     return fitted(*measure(asset, decoder, text.text), f"{text.name}:{TOKENS}")
 
@@ -83,31 +83,26 @@ def check_calibration(calibration: str) -> None:
     calibration_file.open_checked(calibration)
 
 
-def check_float(asset: ModelAsset, what: str, instead: str = "") -> None:
-    """Raise InputError for a model whose float32 weights are not at hand."""
-    if asset.scheme is not None:
-        raise InputError(
-            f"{what}: {asset.name} is a checkpoint quantized as {asset.scheme.name!r}, but coded pages are fitted on "
-            f"the float32 model{instead}"
-        )
+def fit_decoder(asset: ModelAsset, decoder: Decoder | None) -> Decoder:
+    """The decoder that keys and values are measured on: float32, or of the scheme of a quantized checkpoint.
 
-
-def float_decoder(asset: ModelAsset, decoder: Decoder | None) -> Decoder:
-    """The given decoder if it is float32, else one of the model's weights."""
-    if decoder is None or decoder.scheme != Scheme("fp32"):
-        decoder = Decoder(asset.config, asset.weights, Scheme("fp32"))
+    decoder : taken if it is that.
+    """
+    scheme = asset.scheme or Scheme("fp32")
+    if decoder is None or decoder.scheme != scheme:
+        decoder = Decoder(asset.config, asset.weights, scheme)
     return decoder
 
 
 def measure(asset: ModelAsset, decoder: Decoder | None, text: str) -> tuple[Moments, np.ndarray]:
     """Moments of keys, values and queries over the start of a text, and Gram matrices of the output projections."""
-    decoder = float_decoder(asset, decoder)
+    decoder = fit_decoder(asset, decoder)
     ids = asset.tokenizer.encode(text[: 16 * TOKENS])[:TOKENS]
     return moments(decoder, ids, min(WINDOW, asset.config.context)), grams(asset)
 
 
 def moments(decoder: Decoder, ids: list[int], window: int) -> Moments:
-    """Moments of a float32 decoder over token ids, in windows without overlap."""
+    """Moments of a decoder over token ids, in windows without overlap."""
     c = decoder.config
     shape = c.layers, c.kv_heads
     first = np.zeros((*shape, 2, c.head_dim))
@@ -142,7 +137,19 @@ def grams(asset: ModelAsset) -> np.ndarray:
     c = asset.config
     out = np.empty((c.layers, c.kv_heads, c.head_dim, c.head_dim))
     for i in range(c.layers):
-        w = np.asarray(asset.weights[f"layers.{i}.attn.o.weight"])  # (width, heads * head_dim)
+        w = _values(asset, f"layers.{i}.attn.o.weight")  # (width, heads * head_dim)
         columns = w.reshape(len(w), c.heads, c.head_dim).swapaxes(0, 1)
         out[i] = _gram(columns).reshape(c.kv_heads, -1, c.head_dim, c.head_dim).sum(1)
     return out
+
+
+def _values(asset: ModelAsset, name: str) -> np.ndarray:
+    """A matrix of a block in float32; what a checkpoint's codes stand for, in the basis of the inputs."""
+    found = asset.weights[name]
+    if not isinstance(found, Quantized):
+        return np.asarray(found)
+    w = dequantize(found)
+    if asset.scheme.transform is None:
+        return w
+    changed = transform.basis(asset.scheme.transform, w.shape[1])
+    return transform.walsh_hadamard(w, changed.block) * changed.factors

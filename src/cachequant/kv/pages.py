@@ -36,7 +36,7 @@ class PagePool:
     layers, kv_heads, head_dim : the model's shape.
     coding : how full pages are coded; None for float32 pages only.
     budget_bytes : most bytes of pages that are held; None for no limit.
-    slab_bytes : of a slab, or one page where that is larger; small ones leave little room unused.
+    slab_bytes : of a slab; pages as large as that are allocated one by one, and none is kept that nobody holds.
 
     Raises
     ------

@@ -1,10 +1,10 @@
 """Bits where they matter: how much worse the model gets with one side of one layer coded, and who gets how many bits.
 
-Each side of each layer is coded in 3 bits alone, and the Kullback-Leibler divergence of the predictions from float32's
-is measured on text that the basis was not fitted on. Errors of different sides hardly interact and the divergence grows
-with the square of an error, so that of any choice of bits is taken as the sum of the measured ones times the ratio of
-the codes' distortions. Its smallest value under a budget is found by giving bits one at a time to the side that gains
-most: distortion is convex in the bits (Shoham & Gersho 1988).
+Each side of each layer is coded in 3 bits alone, and the Kullback-Leibler divergence of the predictions from those with
+float32 pages is measured on text that the basis was not fitted on. Errors of different sides hardly interact and the
+divergence grows with the square of an error, so that of any choice of bits is taken as the sum of the measured ones
+times the ratio of the codes' distortions. Its smallest value under a budget is found by giving bits one at a time to
+the side that gains most: distortion is convex in the bits (Shoham & Gersho 1988).
 """
 
 import hashlib
@@ -38,25 +38,24 @@ def mixed(asset: ModelAsset, decoder: Decoder | None, basis: Basis) -> PageForma
 
     Raises
     ------
-    InputError : a model that cannot read text, or whose float32 weights are not at hand.
+    InputError : a model that cannot read text.
     """
     if asset.tokenizer is None:
         raise InputError(f"page format 'mixed' is measured on text, but {asset.name} has no tokenizer")
-    calibration.check_float(asset, "page format 'mixed'")
     text = texts.calibration()
     key = f"{asset.sha256}\n{text.sha256}\n{basis.sha256}\n{TOKENS} {MEASURED} {VERSION}"
     target = cachedir.folder("calibration") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     if not target.exists():
         end = calibration.TOKENS + TOKENS  # behind what the basis was fitted on
         ids = asset.tokenizer.encode(text.text[: 16 * end])[:end][-TOKENS:]
-        found = measure(calibration.float_decoder(asset, decoder), basis, ids[: asset.config.context])
+        found = measure(calibration.fit_decoder(asset, decoder), basis, ids[: asset.config.context])
         with cachedir.atomic_file(target) as path:
             path.write_text(json.dumps({"divergence": found.tolist()}))
     return allocate(json.loads(target.read_text())["divergence"])
 
 
 def measure(decoder: Decoder, basis: Basis, ids: Sequence[int]) -> np.ndarray:
-    """(layers, 2) mean divergence in nats, keys and values, of a float32 decoder with one side coded."""
+    """(layers, 2) mean divergence in nats, keys and values, of a decoder with one side coded."""
     c, ids = decoder.config, np.asarray(ids, np.int64)
     seen = slice(2 * PAGE, len(ids) - 1)  # before it nobody reads a code
 

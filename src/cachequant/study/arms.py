@@ -35,6 +35,19 @@ class Engine(Protocol):
         """The greedy next token."""
 
 
+class Growing(Engine, Protocol):
+    """An engine that can put tokens behind those that it has, and forget the newest."""
+
+    def grow(self, ids: list[int]) -> None:
+        """Run tokens behind what is there."""
+
+    def rewind(self, tokens: int) -> None:
+        """Keep the first `tokens` tokens."""
+
+    def held_bytes(self) -> int:
+        """Bytes of keys and values."""
+
+
 class Stopped(Exception):
     """Raised inside a forward pass that ran out of time: `done` of `total` layers were finished."""
 
@@ -52,6 +65,7 @@ class Arm:
     settle_seconds : how long its idle threads may still spin after a run.
     needs : module of `peers.MODULES` without which it cannot run.
     form : of `peer_files.FORMATS` that it reads.
+    grows : whether its engine is one of `Growing`.
     """
 
     name: str
@@ -60,6 +74,7 @@ class Arm:
     settle_seconds: float = 0.02
     needs: str | None = None
     form: str | None = None
+    grows: bool = False
 
     @property
     def slow(self) -> bool:
@@ -92,6 +107,17 @@ class Ours:
     def step(self, token: int) -> np.ndarray:
         return self._session.extend([token])
 
+    def grow(self, ids: list[int]) -> None:
+        if self._session is None:
+            self._session = self.session()
+        self._session.extend(ids, logits="none")
+
+    def rewind(self, tokens: int) -> None:
+        self._session.rewind(tokens)
+
+    def held_bytes(self) -> int:
+        return self._session.nbytes
+
     def choose(self, logits: np.ndarray) -> int:
         return int(logits.argmax())
 
@@ -112,13 +138,14 @@ def _transformers(dtype: str, int8: bool = False, scheme: str | None = None) -> 
     return build
 
 
-def _llamacpp(kind: str) -> Arm:
+def _llamacpp(kind: str, pages: str | None = None) -> Arm:
     def build(model: str, threads: int) -> Engine:
         from cachequant.study.llamacpp_engine import LlamaCpp
 
-        return LlamaCpp(model, threads, kind)
+        return LlamaCpp(model, threads, kind, pages)
 
-    return Arm(f"llamacpp-{kind}", build, needs="llama_cpp", form=f"gguf-{kind}")
+    name = f"llamacpp-{kind}" + (f"/{pages}" if pages else "")
+    return Arm(name, build, needs="llama_cpp", form=f"gguf-{kind}", grows=True)
 
 
 def _ctranslate2(name: str, kind: str) -> Arm:
@@ -140,6 +167,8 @@ PEERS = {
         Arm("torch-int8", _transformers("float32", int8=True)),
         _llamacpp("f32"),
         _llamacpp("q8_0"),
+        *(_llamacpp("q8_0", pages) for pages in ("f16", "q8_0", "q4_0")),
+        _llamacpp("export"),
         _ctranslate2("fp32", "float32"),
         _ctranslate2("int8", "int8"),
     )
@@ -170,7 +199,7 @@ def get(name: str) -> Arm:
     except InputError as error:
         known = ", ".join((*PEERS, PLUGIN + "SCHEME"))
         raise InputError(f"unknown arm {name!r}: not one of {known}, and {error}") from None
-    return Arm(name, lambda model, threads: Ours(model, name, threads))
+    return Arm(name, lambda model, threads: Ours(model, name, threads), grows=True)
 
 
 @dataclass
@@ -179,7 +208,7 @@ class Run:
 
     timing : seconds of each forward pass that was finished; `prefill_seconds` also when the prompt was cut short.
     ids : greedy tokens.
-    cache_bytes : of keys and values at the end, from an engine that knows it.
+    cache_bytes : of keys and values of the prompt, from an engine that knows it.
     layers : (done, total) of a prefill that was stopped inside the model, else None.
     complete : whether all tokens were made.
     """
@@ -213,6 +242,7 @@ def generate(engine: Engine, ids: list[int], new: int, limit_seconds: float | No
     except Stopped as stop:
         timing.prefill_seconds = clock() - tick
         return Run(timing, [], (stop.done, stop.total), complete=False)
+    held = engine.cache_bytes() if hasattr(engine, "cache_bytes") else None
     tokens = [engine.choose(logits)]
     while len(tokens) < new:
         if limit_seconds is not None and clock() - begin > limit_seconds:
@@ -224,4 +254,4 @@ def generate(engine: Engine, ids: list[int], new: int, limit_seconds: float | No
         except Stopped:
             return Run(timing, tokens, complete=False)
         tokens.append(engine.choose(logits))
-    return Run(timing, tokens, cache_bytes=engine.cache_bytes() if hasattr(engine, "cache_bytes") else None)
+    return Run(timing, tokens, cache_bytes=held)

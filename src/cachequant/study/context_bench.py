@@ -1,11 +1,11 @@
-"""Seconds of a whole decoded token against the length of the context, weights and all, page formats interleaved."""
+"""Seconds of a whole decoded token against the length of the context, weights and all, arms interleaved."""
 
 import time
 from collections.abc import Sequence
 
 from cachequant.errors import InputError
 from cachequant.kv.formats import PAGE
-from cachequant.study import arms, comparison, provenance, workloads
+from cachequant.study import arms, comparison, peers, provenance, workloads
 from cachequant.study.checks import at_least_one
 from cachequant.study.crew import Crew, Progress, checked, rotations, silent
 
@@ -13,35 +13,37 @@ TOKENS = 8  # decoded a round
 
 
 class ContextWork:
-    """One arm with a session that grows; runs inside a worker.
+    """One arm with a context that grows; runs inside a worker.
 
     Parameters
     ----------
-    arm : of `cachequant.study.arms`, of this library, such as ``int8/k4v4``.
+    arm : of `cachequant.study.arms`, one that grows, such as ``int8/k4v4``.
     model, threads : as for every arm.
+    tokens : most that it will hold.
     """
 
-    def __init__(self, arm: str, model: str, threads: int):
-        self._engine = arms.Ours(model, arm, threads)
-        self._session = self._engine.session()
+    def __init__(self, arm: str, model: str, threads: int, tokens: int):
+        self._engine, self._held = arms.get(arm).build(model, threads), 0
+        if hasattr(self._engine, "reserve"):
+            self._engine.reserve(tokens)
 
     def facts(self) -> dict:
         return {"weight_bytes": self._engine.weight_bytes}
 
     def grow(self, ids: list[int]) -> dict:
-        """Put tokens behind what is there; seconds, and bytes of the pages."""
+        """Put tokens behind what is there; seconds, and bytes of the keys and values."""
         begin = time.perf_counter()
-        self._session.extend(ids, logits="none")
-        return {"seconds": time.perf_counter() - begin, "bytes": self._session.nbytes}
+        self._engine.grow(ids)
+        self._held += len(ids)
+        return {"seconds": time.perf_counter() - begin, "bytes": self._engine.held_bytes()}
 
     def step(self, token: int) -> dict:
         """Seconds of a decoded token at the present length, which is left as it was."""
-        place = self._session.position
         begin = time.perf_counter()
         for _ in range(TOKENS):
-            token = self._engine.choose(self._session.extend([token]))
+            token = self._engine.choose(self._engine.step(token))
         spent = time.perf_counter() - begin
-        self._session.rewind(place)
+        self._engine.rewind(self._held)
         return {"seconds": spent / TOKENS}
 
 
@@ -57,17 +59,20 @@ def decode(
 
     Parameters
     ----------
-    names : arms of this library, such as ``int8`` and ``int8/k4v4``.
+    names : arms that grow: those of this library, such as ``int8`` and ``int8/k4v4``, and of llama.cpp.
     contexts : tokens before the decoded one, ascending multiples of a page, so that nothing is computed twice.
 
     Raises
     ------
-    InputError, AssetError : unknown arms or models, contexts that do not fit; before anything runs.
+    InputError, AssetError : unknown arms or models, arms that do not grow, contexts that do not fit; before anything
+        runs.
     """
     from cachequant.assets import models
     from cachequant.kernels import cpu
 
-    checked(names, arms.get)
+    chosen = checked(names, arms.get)
+    if fixed := [name for name, arm in chosen.items() if not arm.grows]:
+        raise InputError(f"arm {fixed[0]!r} does not grow: allowed are those of this library and of llama.cpp")
     threads = cpu.physical_cores() if threads is None else threads
     asset, contexts = models.resolve(model), list(contexts)
     most = asset.config.context - TOKENS
@@ -75,9 +80,12 @@ def decode(
         raise InputError(f"contexts {contexts} have to be ascending multiples of {PAGE} up to {most}")
     at_least_one(repeats=repeats)
     ids = workloads.prompt_ids(contexts[-1] + 1, asset.config.vocab, asset.tokenizer)
-    requests = {n: {"kind": "context", "arm": n, "model": model, "threads": threads} for n in names}
+    lacking = peers.prepare(chosen.values(), model, asset, progress)
+    how = {"kind": "context", "model": model, "threads": threads, "tokens": contexts[-1] + TOKENS}
+    requests = {n: {"arm": n, **how} for n in chosen if n not in lacking}
     found, at = {}, 0
-    with Crew(requests, threads, dict.fromkeys(requests, 0.02), progress) as crew:
+    with Crew(requests, threads, {n: arm.settle_seconds for n, arm in chosen.items()}, progress) as crew:
+        crew.missing |= lacking
         for context in contexts:
             load = provenance.load()
             grown = {name: crew.ask(name, "grow", ids=ids[at:context]) for name in crew.names}

@@ -61,7 +61,7 @@ class DecodeBench:
         -------
         The object of `comparison.assemble`: metrics `prefill_tok_s` and `decode_tok_s` (without the first token), and
         without ratios `latency_mean_ms`, `latency_p50_ms`, `latency_p90_ms`, `wall_seconds`, `cost_per_thousand`, and
-        from engines that know them the `bytes` of keys and values at the end; also
+        from engines that know them the `bytes` of the prompt's keys and values; also
         `partial` {arm: what was cut short}, `runs` {arm: [{prefill_seconds, token_seconds, ids, complete}]} and
         `facts` {arm: {weight_bytes, from_memory, seconds (to load), rss_bytes, peak_rss_bytes}}; with `from_memory`
         the weights are at least twice the last-level cache, so that every decoded token reads them from memory.

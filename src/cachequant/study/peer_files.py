@@ -1,18 +1,22 @@
 """Our weights in the formats of other engines, made once in the cache folder and named by the model's sha256.
 
 CTranslate2 reads what its own converter makes of a plain transformers folder, llama.cpp what `gguf_write` writes. Both
-get token ids, so neither needs a vocabulary.
+get token ids, so neither needs a vocabulary. `gguf-export` is the file of `cachequant export`, with the codes that this
+library runs with.
 """
 
 import tempfile
 from pathlib import Path
 
+from cachequant import schemes
 from cachequant.assets import cachedir
 from cachequant.assets.materialize import materialize
 from cachequant.assets.store import ModelAsset
 from cachequant.errors import ConfigError, InputError
 
-FORMATS = {"gguf-f32": ".gguf", "gguf-q8_0": ".gguf", "ctranslate2": ""}  # endings; CTranslate2 has a folder
+# and their endings; CTranslate2 has a folder
+FORMATS = {"gguf-f32": ".gguf", "gguf-q8_0": ".gguf", "gguf-export": ".gguf", "ctranslate2": ""}
+EXPORTED = "q8_0+head"  # scheme of `gguf-export`
 _LAYOUT = 1  # raise it when these files change for the same model
 
 
@@ -42,15 +46,17 @@ def make(asset: ModelAsset, form: str) -> Path:
         raise ConfigError(f"rope_scaling is {asset.config.rope_scaling}; allowed for CTranslate2: none")
     if target.exists():
         return target
+    from cachequant.assets import gguf_write
+
     if form == "ctranslate2":
         with tempfile.TemporaryDirectory(prefix="cachequant-") as parent, cachedir.atomic_folder(target) as partial:
             plain = materialize(asset, Path(parent) / "model")
             _convert(str(plain), str(partial), asset.config.vocab)
+    elif form == "gguf-export":
+        gguf_write.export_gguf(asset, target, schemes.get(EXPORTED))
     else:
-        from cachequant.assets.gguf_write import write_gguf
-
         with cachedir.atomic_file(target) as partial:
-            write_gguf(asset, partial, form.removeprefix("gguf-"))
+            gguf_write.write_gguf(asset, partial, form.removeprefix("gguf-"))
     return target
 
 

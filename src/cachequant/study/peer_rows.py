@@ -73,6 +73,19 @@ def against(result: Result, arm: str) -> list[dict]:
     return rows
 
 
+def contexts(result: Result, arm: str) -> list[dict]:
+    """One row a context and arm: a decoded token in ms, MB of keys and values, and how many times as fast `arm` is."""
+    rows = []
+    for context, found in result.data["contexts"].items():
+        for name, metrics in found["arms"].items():
+            speed = metrics["speed"]
+            ms = {"median": 1e3 / speed["median"], "low": 1e3 / speed["high"], "high": 1e3 / speed["low"]}
+            ratio = found["ratios"].get(f"{arm}/{name}", {}).get("speed")
+            mb = metrics["bytes"]["median"] / 1e6
+            rows.append({"context": int(context), "arm": name, "ms": ms, "mb": mb, "times": ratio})
+    return rows
+
+
 def two_parts(result: Result) -> list[dict]:
     """One row a model and engine: a decoded token as bytes at a rate plus a rest, from its two formats.
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig, DynamicCache  # noqa: E402
 from cachequant.errors import ConfigError, InputError  # noqa: E402
 from cachequant.hf import RotatedCache, cache_keyword  # noqa: E402
 from cachequant.kv import codec  # noqa: E402
-from cachequant.kv.basis import plain  # noqa: E402
+from cachequant.kv.basis import Basis, plain  # noqa: E402
 from helpers import assert_near  # noqa: E402
 
 FORMATS = ["fp32", "fp16", "int8", "k4v4", "k3v2", "k4v4,1:k8v16", "k16v4", "k4v3+exact2"]
@@ -224,6 +224,23 @@ def test_bytes_are_measured_and_few():
     cache.reset()
     assert cache.bytes() == bases
     assert cache.get_seq_length() == 0
+
+
+def test_a_calibrated_cache_of_4096_tokens_takes_less_than_a_fifth_of_floats():
+    """In SmolLM2's heads; a calibrated basis has its own numbers for each layer and head, and is counted."""
+    shape = layers, heads, d = 12, 3, 64  # pages of exact rows are larger than a slab, as SmolLM2's
+    basis = Basis(plain(*shape).array.copy(), "text", np.zeros((*shape[:2], 2, d * (d - 1) // 2), np.float32))
+    config = AutoConfig.for_model(
+        "llama", num_hidden_layers=layers, num_attention_heads=heads, hidden_size=192, head_dim=d
+    )
+    cache, rng = RotatedCache(config, calibration=basis), torch.Generator().manual_seed(0)
+    for tokens in (4000, 60, 36):
+        k = torch.randn(1, heads, tokens, d, generator=rng)
+        for layer in range(layers):
+            cache.update(k, k, layer)
+    dense = 2 * layers * heads * d * 4096 * 4
+    assert basis.nbytes > 0.035 * dense
+    assert cache.bytes() <= 0.2 * dense
 
 
 def test_models_that_do_not_fit():

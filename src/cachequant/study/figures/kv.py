@@ -191,12 +191,17 @@ def attention_time(benches: dict[str, dict], ax=None):
     return ax
 
 
-def decode_time(benches: dict[str, dict], ax=None):
-    """Milliseconds of a whole decoded token against the context, one line an arm."""
+def look_of_pages(arm: str) -> tuple[str, str]:
+    """Colour and marker of the pages of an arm such as ``int8/k4v4``."""
+    return look(arm.split("/", 1)[1] if "/" in arm else "fp32")
+
+
+def decode_time(benches: dict[str, dict], ax=None, looks=look_of_pages):
+    """Milliseconds of a whole decoded token against the context, one line an arm; `looks` gives colour and marker."""
     ax = ax or style.figure(2.8)[1]
     labels, contexts = {}, sorted(map(int, benches))
     for arm in next(iter(benches.values()))["arms"]:
-        color, marker = look(arm.split("/", 1)[1] if "/" in arm else "fp32")
+        color, marker = looks(arm)
         labels[arm] = _milliseconds(ax, benches, arm, contexts, color=color, marker=marker, markersize=4)
     ax.set(xlabel="tokens before it", ylabel="ms a decoded token", ylim=(0, 1.1 * ax.get_ylim()[1]))
     style.label_lines(ax, labels)
