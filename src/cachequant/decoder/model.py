@@ -195,6 +195,9 @@ def load(
 ) -> Model:
     """Load a model.
 
+    The packed matrices of a float32 model are kept in the cache folder and mapped by the next process that loads it
+    under the same scheme; CACHEQUANT_PACKED says how many GB of them may be kept (4 if it is not set, 0 for none).
+
     Parameters
     ----------
     model : ``smollm2-135m``, ``gpt2``, ``gpt2-random``, a hub id, a folder of transformers' format, a quantized
@@ -223,7 +226,7 @@ def load(
         kernels.set_threads(threads)
     asset = models.resolve(model)
     kv.check(asset.config.layers, asset.config.head_dim)
-    decoder = build(asset, chosen or asset.scheme or schemes.get("fp32"))
+    decoder = build(asset, chosen or asset.scheme or schemes.get("fp32"), keep=True)
     return Model(asset, decoder, _pages(asset, decoder, kv, calibration))
 
 
