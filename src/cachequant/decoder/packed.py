@@ -159,7 +159,8 @@ class PackedStore:
         weight = PackedMatrix(
             n, k, part("values"), part("scales"), layout["block"], kind, simd.SETS[layout["kernel_set"]], changed
         )
-        return PackedLinear(weight, part("bias"), head_inputs(self._scheme) if name == HEAD else self._scheme.activation)
+        activation = head_inputs(self._scheme) if name == HEAD else self._scheme.activation
+        return PackedLinear(weight, part("bias"), activation)
 
 
 def _arrays(linear: PackedLinear, calibrated: bool) -> dict[str, np.ndarray]:
