@@ -26,6 +26,7 @@ KINDS = {
     "peers": "weights in the formats of other engines",
     "kernels": "compiled kernels",
     "calibration": "statistics fitted for the KV cache",
+    "tuned": "what `cachequant tune` chose for `auto`",
     "hashes": "sha256 of files outside the cache, by size and time",
 }
 _PARTIAL = ".partial-"

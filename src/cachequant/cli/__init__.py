@@ -28,6 +28,7 @@ from cachequant.cli import (
     quantize,
     run,
     session,
+    tune,
     verify,
 )
 from cachequant.errors import CachequantError
@@ -35,7 +36,7 @@ from cachequant.errors import CachequantError
 app = typer.Typer(name="cachequant", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 for module in (
     generate, chat, perplexity, bench, profile, memory, calibrate, doctor, verify, materialize, quantize, export,
-    cache, session, run,
+    cache, session, run, tune,
 ):  # fmt: skip
     module.register(app)
 

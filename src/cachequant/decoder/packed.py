@@ -1,9 +1,11 @@
-"""Packed matrices of a model in the cache folder: written by the first `load`, mapped by the next ones.
+"""Packed matrices of a model in the cache folder: written by the first `load`, read by the next ones.
 
 A folder `packed/KEY` holds `weights.safetensors`, the bytes that the kernels read, and `source.json`, which says what
 they were made from. KEY is a hash of everything that decides a bit of them: the source, the scheme, the calibration,
-the kernel sets and the code that quantizes and packs. Mapped pages are shared between processes, and count as resident
-like any other memory once they have been read.
+the kernel sets and the code that quantizes and packs.
+
+The file is mapped and then copied to huge pages (see `arena`), its own pages given back on the way. Kernels could read
+the mapped pages as they are, and processes would share them, but these have 4 kB, and decoding would be slower.
 """
 
 import functools
@@ -24,6 +26,7 @@ from cachequant.assets import cachedir, store
 from cachequant.assets.hashing import require_sha256, sha256_file
 from cachequant.assets.store import ModelAsset
 from cachequant.assets.tensorfile import TensorFile, TensorWriter
+from cachequant.decoder.arena import Arena
 from cachequant.decoder.linear import PackedLinear, head_inputs
 from cachequant.errors import AssetError, InputError
 from cachequant.kernels import selfcheck, simd
@@ -83,7 +86,7 @@ class PackedStore:
         self.folder = cachedir.root() / "packed" / digest[:32]
 
     def open(self) -> dict[str, PackedLinear] | None:
-        """The kept matrices by name, views of the file; None if there are none that can be trusted."""
+        """The kept matrices by name; None if there are none that can be trusted."""
         if not self.folder.is_dir():
             return None
         try:
@@ -120,8 +123,8 @@ class PackedStore:
             require_sha256(sha256_file(path), note["weights_sha256"], _WEIGHTS)
         if file.metadata["key"] != self.folder.name:
             raise AssetError(f"{_WEIGHTS} belongs to something else")
-        matrices = json.loads(file.metadata["matrices"])
-        return {name: self._linear(file, name, layout) for name, layout in matrices.items()}
+        matrices, arena = json.loads(file.metadata["matrices"]), Arena()
+        return {name: self._linear(file, name, layout).within(arena, True) for name, layout in matrices.items()}
 
     def _write(self, folder: Path, linears: Mapping[str, PackedLinear], arrays: Mapping[str, Mapping]) -> None:
         parts = {f"{name}.{part}": array for name, found in arrays.items() for part, array in found.items()}
@@ -160,7 +163,8 @@ class PackedStore:
             n, k, part("values"), part("scales"), layout["block"], kind, simd.SETS[layout["kernel_set"]], changed
         )
         activation = head_inputs(self._scheme) if name == HEAD else self._scheme.activation
-        return PackedLinear(weight, part("bias"), activation)
+        bias = part("bias")
+        return PackedLinear(weight, None if bias is None else np.array(bias), activation)
 
 
 def _arrays(linear: PackedLinear, calibrated: bool) -> dict[str, np.ndarray]:
