@@ -10,7 +10,7 @@ COMMANDS = [
     [], ["generate"], ["chat"], ["perplexity"], ["bench"], ["bench", "decode"], ["bench", "gemm"], ["doctor"],
     ["verify"], ["bench", "attention"], ["bench", "prefix"], ["bench", "transformers"], ["memory"], ["calibrate"],
     ["materialize"], ["quantize"], ["export"], ["cache"], ["cache", "ls"], ["cache", "clear"], ["run"], ["session"],
-    ["session", "info"], ["session", "verify"], ["session", "replay"], ["session", "compare"],
+    ["tune"], ["session", "info"], ["session", "verify"], ["session", "replay"], ["session", "compare"],
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "numba", "numpy", "matplotlib", "datasets", "huggingface_hub", "gguf", "rich", "yaml"}
 

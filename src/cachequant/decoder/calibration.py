@@ -19,7 +19,7 @@ def build(asset: ModelAsset, scheme: Scheme, shared: Decoder | None = None, keep
     """The decoder of a model under a scheme, calibrated first if the scheme needs that.
 
     shared : a decoder of the same weights, whose parts are taken where they are the same.
-    keep : map the packed matrices that an earlier process left in the cache folder, or else leave them there. Those of
+    keep : take the packed matrices that an earlier process left in the cache folder, or else leave them there. Those of
         a quantized checkpoint are not kept: what it holds are the codes already, and packing only moves them.
     """
     if asset.scheme is not None and scheme != asset.scheme:

@@ -195,8 +195,8 @@ def load(
 ) -> Model:
     """Load a model.
 
-    The packed matrices of a float32 model are kept in the cache folder and mapped by the next process that loads it
-    under the same scheme; CACHEQUANT_PACKED says how many GB of them may be kept (4 if it is not set, 0 for none).
+    The packed matrices of a float32 model are kept in the cache folder, where the next process that loads it under the
+    same scheme finds them; CACHEQUANT_PACKED says how many GB of them may be kept (4 if it is not set, 0 for none).
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def load(
         checkpoint (`cachequant.checkpoint`), or a GGUF file, whose Q8_0 matrices are taken as they are by the schemes
         ``q8_0`` and ``int8-block32``.
     scheme : a name of `cachequant.schemes`, such as ``fp32``, ``int8``, ``w8a12``, ``int8+head``; ``auto`` takes the
-        scheme for this CPU that keeps the quality of fp32 at about the speed of int8. None is the scheme of a
+        scheme for this CPU that keeps the quality of fp32 at about the speed of int8, see `cachequant.tuning`. None is the scheme of a
         quantized checkpoint, else ``fp32``.
     head : ``int8`` or ``int8-block32`` quantizes the output projection too.
     threads : of the kernels; None keeps the current setting (at first: physical cores).
