@@ -204,8 +204,8 @@ def load(
         checkpoint (`cachequant.checkpoint`), or a GGUF file, whose Q8_0 matrices are taken as they are by the schemes
         ``q8_0`` and ``int8-block32``.
     scheme : a name of `cachequant.schemes`, such as ``fp32``, ``int8``, ``w8a12``, ``int8+head``; ``auto`` takes the
-        scheme for this CPU that keeps the quality of fp32 at about the speed of int8, see `cachequant.tuning`. None is the scheme of a
-        quantized checkpoint, else ``fp32``.
+        scheme for this CPU that keeps the quality of fp32 at about the speed of int8 (`cachequant.tuning`). None is the
+        scheme of a quantized checkpoint, else ``fp32``.
     head : ``int8`` or ``int8-block32`` quantizes the output projection too.
     threads : of the kernels; None keeps the current setting (at first: physical cores).
     kv : page format of keys and values, such as ``fp32``, ``fp16``, ``int8``, ``k4v4``, ``k4v3,0-1:k8v8``, or
