@@ -6,7 +6,6 @@ import pytest
 
 from cachequant import schemes
 from cachequant.errors import InputError
-from cachequant.kernels import selfcheck, simd
 from cachequant.schemes import BFP8, EXACT, INT8, Block, Quantizer, Row, ScaleRule, Scheme, Tensor, Transform
 
 
@@ -32,13 +31,6 @@ def test_heads():
 def test_unknown_names_list_the_known(name):
     with pytest.raises(InputError, match="presets: fp32, int8"):
         schemes.get(name)
-
-
-@pytest.mark.parametrize(("wide", "name"), [(True, "w8a12"), (False, "int8-hadamard")])
-def test_auto_goes_by_what_the_cpu_multiplies(wide, name, monkeypatch):
-    monkeypatch.setattr(selfcheck, "active", lambda: next(s for s in simd.SETS.values() if s.wide == wide))
-    assert schemes.get("auto") == schemes.get(name)
-    assert schemes.get("auto+head").name == f"{name}+head"
 
 
 def test_unknown_head_and_odd_sizes():

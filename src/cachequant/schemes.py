@@ -134,6 +134,10 @@ PRESETS = {
     )
 }
 AUTO = "auto"  # stands for what this CPU multiplies fastest among the schemes that keep the quality
+TOLERANCE = 0.35  # percent of perplexity
+# Those that keep it: schemes whose published rise of perplexity is not shown to be above TOLERANCE, that is, the lower
+# end of its 95 % interval is not (the chapter on quality; a test compares this list with the published results).
+FAITHFUL = ("w8", "bfp8-w", "w8a12", "w8a16", "int8-hadamard", "int8-hadamard-x128")
 HEADS = {"int8": INT8, "int8-block32": Q8_0}
 DEFAULT_HEAD = "int8-block32"  # what "+head" stands for: 8.5 bits
 
@@ -146,13 +150,10 @@ def grid() -> dict[str, Scheme]:
 
 
 def automatic() -> str:
-    """Name of the scheme that ``auto`` stands for: a fixed table by what the CPU's kernels multiply.
+    """Name of the scheme that ``auto`` stands for here: what `cachequant tune` chose, else that of a fixed table."""
+    from cachequant import tuning
 
-    Pairs of int16 take inputs of 12 bits at no cost; where fours of int8 are faster, inputs of 8 bits are rotated.
-    """
-    from cachequant.kernels import selfcheck
-
-    return "w8a12" if selfcheck.active().wide else "int8-hadamard"
+    return tuning.current().scheme
 
 
 def get(scheme: "str | Scheme", head: str | None = None) -> Scheme:

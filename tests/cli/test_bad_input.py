@@ -20,6 +20,8 @@ CASES = {
     "model": (["generate", "x", "--model", "/no/such/model"], ["/no/such/model", "smollm2-135m"]),
     "stream and json": (["generate", "x", "--stream", "--json"], ["--stream", "--json"]),
     "text to random weights": (["generate", "Paris", "--model", "gpt2-random"], ["gpt2-random", "--ids"]),
+    "tune repeats": (["tune", "--repeats", "2"], ["--repeats", "2", "at least 5"]),
+    "tune model": (["tune", "--model", "/no/such/model"], ["/no/such/model", "smollm2-135m"]),
     "against": (["perplexity", "--model", TINY, "--against", "int8"], ["int8", "fp32"]),
     "perplexity scheme": (["perplexity", "--scheme", "int9"], ["int9", "bfp8"]),
     "perplexity pages": (["perplexity", "--model", TINY, "--kv", "fp3"], ["fp3", "fp32"]),

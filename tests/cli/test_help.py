@@ -11,7 +11,7 @@ COMMANDS = [
     ["verify"], ["bench", "attention"], ["bench", "prefill"], ["bench", "prefix"], ["bench", "transformers"],
     ["memory"], ["calibrate"], ["materialize"], ["quantize"], ["export"], ["cache"], ["cache", "ls"],
     ["cache", "clear"], ["run"], ["session"], ["session", "info"], ["session", "verify"], ["session", "replay"],
-    ["session", "compare"],
+    ["session", "compare"], ["tune"],
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "numba", "numpy", "matplotlib", "datasets", "huggingface_hub", "gguf", "rich", "yaml"}
 

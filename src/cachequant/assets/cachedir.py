@@ -26,6 +26,7 @@ KINDS = {
     "peers": "weights in the formats of other engines",
     "kernels": "compiled kernels",
     "calibration": "statistics fitted for the KV cache",
+    "tuned": "what `cachequant tune` chose for `auto`",
     "hashes": "sha256 of files outside the cache, by size and time",
 }
 _PARTIAL = ".partial-"
@@ -120,10 +121,33 @@ def clear(kinds: Sequence[str] | None = None) -> list[Entry]:
     return removed
 
 
-def _label(path: Path) -> str:
-    """The file's or folder's name, after the model's name where a note in the folder gives one."""
+def remove(folder: Path) -> None:
+    """Take away a folder at once: nobody finds it half empty, and whoever has mapped its files keeps them."""
+    gone = Path(tempfile.mkdtemp(prefix=_PARTIAL + folder.name + "-", dir=folder.parent))
     try:
-        return f"{json.loads((path / 'source.json').read_text(encoding='utf-8'))['name']} ({path.name[:12]})"
+        os.rename(folder, gone)
+    except FileNotFoundError:
+        pass  # another process was faster
+    finally:
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def trim(kind: str, most: int) -> None:
+    """Remove folders of a kind, the one that was used longest ago first, until they take at most `most` bytes.
+
+    A folder's time is that of its last use where its readers touch it.
+    """
+    kept = [e for e in entries() if e.kind == kind and e.path.is_dir() and not e.path.name.startswith(_PARTIAL)]
+    kept.sort(key=lambda entry: entry.path.stat().st_mtime, reverse=True)
+    while sum(entry.bytes for entry in kept) > most:
+        remove(kept.pop().path)
+
+
+def _label(path: Path) -> str:
+    """The file's or folder's name, after the model's (and scheme's) where a note in the folder gives one."""
+    try:
+        note = json.loads((path / "source.json").read_text(encoding="utf-8"))
+        return " ".join([note["name"], *([note["scheme"]] if "scheme" in note else []), f"({path.name[:12]})"])
     except (OSError, ValueError, KeyError, TypeError):
         return path.name
 

@@ -29,6 +29,7 @@ from cachequant.cli import (
     quantize,
     run,
     session,
+    tune,
     verify,
 )
 from cachequant.errors import CachequantError
@@ -36,7 +37,7 @@ from cachequant.errors import CachequantError
 app = typer.Typer(name="cachequant", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 for module in (
     generate, chat, perplexity, bench, bench_prefill, profile, memory, calibrate, doctor, verify, materialize, quantize,
-    export, cache, session, run,
+    export, cache, session, run, tune,
 ):  # fmt: skip
     module.register(app)
 

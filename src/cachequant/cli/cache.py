@@ -49,24 +49,26 @@ def clear(kind: Annotated[list[str] | None, typer.Option(help=KIND)] = None, jso
 def _describe(root: Path, entries: list) -> dict[str, Any]:
     return {
         "folder": str(root),
-        "entries": [{"kind": e.kind, "name": e.name, "bytes": e.bytes, "model": _model(e.path)} for e in entries],
+        "entries": [{"kind": e.kind, "name": e.name, "bytes": e.bytes, **_source(e.path)} for e in entries],
         "bytes": sum(e.bytes for e in entries),
     }
 
 
-def _model(folder: Path) -> str | None:
-    """Name of a converted model, None for anything else."""
+def _source(folder: Path) -> dict[str, str | None]:
+    """Model of converted or packed weights, and scheme of packed ones; None for anything else."""
     try:
-        return parse((folder / "source.json").read_text(encoding="utf8"))["name"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+        note = parse((folder / "source.json").read_text(encoding="utf8"))
+        return {"model": note["name"], "scheme": note.get("scheme")}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {"model": None, "scheme": None}
 
 
 def _print(found: dict[str, Any]) -> None:
     rows, notes = [], [e for e in found["entries"] if e["kind"] == "hashes"]
     for entry in found["entries"]:
         if entry not in notes:
-            rows.append([entry["kind"], entry["model"] or entry["name"], output.size(entry["bytes"])])
+            name = " ".join(filter(None, (entry["model"], entry["scheme"]))) or entry["name"]
+            rows.append([entry["kind"], name, output.size(entry["bytes"])])
     if notes:
         rows.append(["hashes", f"of {len(notes)} files", output.size(sum(e["bytes"] for e in notes))])
     rows.append(["total", "", output.size(found["bytes"])])

@@ -54,6 +54,7 @@ def examine() -> dict[str, Any]:
         "cpu": {**provenance.cpu(), "architecture": cpu.architecture(), "cache_bytes": cpu.cache_bytes()},
         "threads": kernels.get_threads(),
         "kernels": chosen,
+        "auto": _auto() if chosen else None,
         "memory": {"total_bytes": memory.total, "available_bytes": memory.available},
         "versions": provenance.versions(),
         "cache": {"folder": str(cachedir.root()), "bytes": sizes},
@@ -79,6 +80,15 @@ def _kernel_set() -> tuple[str | None, list[str]]:
     return name, [str(w.message) for w in caught if issubclass(w.category, UserWarning)] + fault
 
 
+def _auto() -> dict[str, str]:
+    """What the scheme ``auto`` stands for here: {scheme, source, why}."""
+    from dataclasses import asdict
+
+    from cachequant import tuning
+
+    return asdict(tuning.current())
+
+
 def _print(found: dict[str, Any]) -> None:
     cpu, memory, sizes = found["cpu"], found["memory"], found["cache"]["bytes"].items()
     caches = ", ".join(f"{level} {output.size(count)}" for level, count in cpu["cache_bytes"].items())
@@ -88,6 +98,7 @@ def _print(found: dict[str, Any]) -> None:
             ("caches", caches),
             ("instruction sets", ", ".join(cpu["instruction_sets"])),
             ("kernels", f"{found['kernels'] or 'none'}, self-check {'passed' if found['ok'] else 'FAILED'}"),
+            *([("scheme auto", f"{auto['scheme']}, {auto['why']}")] if (auto := found["auto"]) else []),
             ("threads", found["threads"]),
             ("memory", f"{output.size(memory['total_bytes'])}, {output.size(memory['available_bytes'])} available"),
             ("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items())),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cachequant.decoder.arena import Arena
 from cachequant.decoder.blocks import Blocks
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.linear import PackedLinear, pack, pack_head
@@ -65,6 +66,7 @@ class Decoder:
     scheme : formats of weights, activations and head.
     shared : a decoder of the same weights whose head is taken, where it is the same, instead of packed again.
     largest : {(layer, site): (K,) largest inputs}, for schemes that are calibrated.
+    packed : the matrices by name as `linears` gives them, which are then not packed again.
 
     Raises
     ------
@@ -78,15 +80,19 @@ class Decoder:
         scheme: Scheme,
         shared: "Decoder | None" = None,
         largest: Mapping[tuple[int, str], np.ndarray] | None = None,
+        packed: Mapping[str, PackedLinear] | None = None,
     ):
         self.config, self.scheme, self._see = config, scheme, None
+        arena = Arena()
         if scheme.transform:
             for k in (config.width, config.attention_width, config.ffn):
                 scheme.transform.check(k)  # before anything is packed
         self._embedding = None if config.tied else weights["embed.weight"]  # a tied one is read from the packed head
         self._positions = weights["positions.weight"] if config.family == "gpt2" else None
         self.final_norm = self._norm(weights, "final_norm")
-        if (
+        if packed is not None:
+            self.head = packed["head"]
+        elif (
             shared is not None
             and shared.scheme.head == scheme.head
             and (scheme.head is None or (shared.scheme.activation is None) == (scheme.activation is None))
@@ -94,8 +100,8 @@ class Decoder:
             self.head = shared.head
         else:
             name = "embed.weight" if config.tied else "head.weight"
-            self.head = pack_head(matrix(weights, name, scheme.head), scheme)
-        self.layers = [self._layer(weights, i, largest or {}) for i in range(config.layers)]
+            self.head = pack_head(matrix(weights, name, scheme.head), scheme).within(arena)
+        self.layers = [self._layer(weights, i, largest or {}, packed, arena) for i in range(config.layers)]
         if config.rope_theta is not None:
             angles = np.outer(np.arange(config.context), config.rope_frequencies())
             self._cos, self._sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
@@ -107,14 +113,23 @@ class Decoder:
         bias = weights.get(name + ".bias")
         return Norm(np.array(weights[name + ".weight"]), None if bias is None else np.array(bias), self.config.norm_eps)
 
-    def _layer(self, weights: Mapping[str, np.ndarray], i: int, largest: Mapping[tuple[int, str], np.ndarray]) -> Layer:
+    def _layer(
+        self,
+        weights: Mapping[str, np.ndarray],
+        i: int,
+        largest: Mapping[tuple[int, str], np.ndarray],
+        packed: Mapping[str, PackedLinear] | None,
+        arena: Arena,
+    ) -> Layer:
         prefix = f"layers.{i}."
 
         def linear(site: str, *names: str) -> PackedLinear:
+            if packed is not None:
+                return packed[prefix + site]
             names = [prefix + n for n in names]
             matrices = [matrix(weights, n + ".weight", self.scheme.weight, self.scheme.transform) for n in names]
             biases = [weights.get(n + ".bias") for n in names]
-            return pack(matrices, biases, self.scheme, largest.get((i, site)))
+            return pack(matrices, biases, self.scheme, largest.get((i, site))).within(arena)
 
         gpt2 = self.config.family == "gpt2"
         return Layer(
@@ -125,6 +140,12 @@ class Decoder:
             up=linear("up", *(["mlp.up"] if gpt2 else ["mlp.gate", "mlp.up"])),
             down=linear("down", "mlp.down"),
         )
+
+    @property
+    def linears(self) -> dict[str, PackedLinear]:
+        """The packed matrices by name: `head`, and `layers.I.SITE` for each of SITES."""
+        blocks = {f"layers.{i}.{site}": getattr(layer, site) for i, layer in enumerate(self.layers) for site in SITES}
+        return {"head": self.head, **blocks}
 
     @property
     def nbytes(self) -> int:

@@ -196,14 +196,17 @@ def load(
 ) -> Model:
     """Load a model.
 
+    The packed matrices of a float32 model are kept in the cache folder, where the next process that loads it under the
+    same scheme finds them; CACHEQUANT_PACKED says how many GB of them may be kept (4 if it is not set, 0 for none).
+
     Parameters
     ----------
     model : ``smollm2-135m``, ``gpt2``, ``gpt2-random``, a hub id, a folder of transformers' format, a quantized
         checkpoint (`cachequant.checkpoint`), or a GGUF file, whose Q8_0 matrices are taken as they are by the schemes
         ``q8_0`` and ``int8-block32``.
     scheme : a name of `cachequant.schemes`, such as ``fp32``, ``int8``, ``w8a12``, ``int8+head``; ``auto`` takes the
-        scheme for this CPU that keeps the quality of fp32 at about the speed of int8. None is the scheme of a
-        quantized checkpoint, else ``fp32``.
+        scheme for this CPU that keeps the quality of fp32 at about the speed of int8 (`cachequant.tuning`). None is the
+        scheme of a quantized checkpoint, else ``fp32``.
     head : ``int8`` or ``int8-block32`` quantizes the output projection too.
     threads : of the kernels; None keeps the current setting (at first: physical cores).
     kv : page format of keys and values, such as ``fp32``, ``fp16``, ``int8``, ``k4v4``, ``k4v3,0-1:k8v8``, or
@@ -224,7 +227,7 @@ def load(
         kernels.set_threads(threads)
     asset = models.resolve(model)
     kv.check(asset.config.layers, asset.config.head_dim)
-    decoder = build(asset, chosen or asset.scheme or schemes.get("fp32"))
+    decoder = build(asset, chosen or asset.scheme or schemes.get("fp32"), keep=True)
     return Model(asset, decoder, _pages(asset, decoder, kv, calibration))
 
 

@@ -4,11 +4,11 @@ Weights of float32 are shared, so a dozen schemes fit into memory. Engines of ot
 `cachequant.study.bench` compares those.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cachequant.decoder.model import Model
 from cachequant.study import arms, comparison, workloads
-from cachequant.study.crew import rotations
+from cachequant.study.crew import Progress, rotations, silent
 from cachequant.study.timing import BenchResult
 
 METRICS = ("prefill_tok_s", "decode_tok_s")
@@ -23,14 +23,7 @@ def measure(model: Model, names: Sequence[str], prompt: int, new: int, repeats: 
     """
     ids = workloads.prompt_ids(prompt, model.config.vocab, model.tokenizer)
     engines = {name: arms.Loaded(model if name == model.scheme.name else model.with_scheme(name)) for name in names}
-    values = {name: {metric: [] for metric in METRICS} for name in engines}
-    for engine in engines.values():
-        arms.generate(engine, ids, 2)
-    for _, order in rotations(list(engines), repeats):
-        for name in order:
-            result = BenchResult.of(arms.generate(engines[name], ids, new).timing)
-            for metric in METRICS:
-                values[name][metric].append(getattr(result, metric))
+    values = interleaved(engines, ids, new, repeats)
     return comparison.assemble(
         values,
         METRICS,
@@ -38,3 +31,19 @@ def measure(model: Model, names: Sequence[str], prompt: int, new: int, repeats: 
         {"workload": {"prompt": prompt, "new": new, "repeats": repeats, "batch": 1}},
         weight_bytes={name: engine.weight_bytes for name, engine in engines.items()},
     )
+
+
+def interleaved(
+    engines: Mapping[str, arms.Engine], ids: list[int], new: int, repeats: int, progress: Progress = silent
+) -> dict[str, dict[str, list[float]]]:
+    """{name: {metric: a value a round}} with METRICS, after a warm-up of every engine."""
+    values = {name: {metric: [] for metric in METRICS} for name in engines}
+    for engine in engines.values():
+        arms.generate(engine, ids, 2)
+    for r, order in rotations(list(engines), repeats):
+        for done, name in enumerate(order):
+            result = BenchResult.of(arms.generate(engines[name], ids, new).timing)
+            for metric in METRICS:
+                values[name][metric].append(getattr(result, metric))
+            progress(r * len(order) + done + 1, repeats * len(order), f"measuring {name}")
+    return values
