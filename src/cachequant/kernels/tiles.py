@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from cachequant.kernels import cpu
+from cachequant.kernels import cpu, simd
 from cachequant.kernels.ir import (
     F32,
     I32,
@@ -35,7 +35,7 @@ LEVEL = 2  # of cache that pages are fetched into
 I16 = ir.IntType(16)
 _AVX2 = "avx2" in cpu.features()
 # whole numbers of a 32-bit lane where codes are multiplied: bytes, or int16
-PARTS = 4 if {"avx512vnni", "avx512vl"} <= cpu.features() or "avxvnni" in cpu.features() else 2
+PARTS = 4 if simd.multiplies_bytes() else 2
 RAISED = 128 if PARTS == 4 else 0  # levels of keys are multiplied plus this number
 
 
