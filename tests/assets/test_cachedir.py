@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -92,3 +93,28 @@ def test_processes_may_convert_the_same_model_at_once(cache):
     assert [process.returncode for process in running] == [0, 0, 0]
     assert len(outputs) == 1
     assert [entry.kind for entry in cachedir.entries()] == ["models"]
+
+
+def test_trimming_removes_what_was_used_longest_ago(cache, tmp_path):
+    place = cachedir.folder("packed")
+    for age, name in enumerate(("new", "middle", "old")):
+        (place / name).mkdir()
+        (place / name / "w").write_bytes(b"x" * 100)
+        os.utime(place / name, (1e9 - age, 1e9 - age))
+    (place / ".partial-of-another-process").mkdir()
+    (place / ".partial-of-another-process" / "w").write_bytes(b"x" * 1000)
+    cachedir.trim("packed", 300)
+    assert len(cachedir.entries()) == 4
+    cachedir.trim("packed", 250)
+    assert {e.name for e in cachedir.entries()} == {"new", "middle", ".partial-of-another-process"}
+    cachedir.trim("packed", 0)
+    assert [e.name for e in cachedir.entries()] == [".partial-of-another-process"]
+
+
+def test_a_removed_folder_leaves_nothing_and_may_be_gone_already(cache):
+    folder = cachedir.folder("packed") / "one"
+    folder.mkdir()
+    (folder / "w").write_bytes(b"x")
+    cachedir.remove(folder)
+    cachedir.remove(folder)
+    assert cachedir.entries() == []
