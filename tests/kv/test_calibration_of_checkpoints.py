@@ -62,6 +62,13 @@ def test_a_checkpoint_is_calibrated_with_its_own_decoder(model, tmp_path, scheme
     assert (own != floats).any() and np.abs(own - floats).max() < 0.1 * np.abs(floats).max()
 
 
+def test_a_last_window_that_is_never_coded_adds_nothing(model):
+    decoder = cq.load(model)._decoder
+    ids = list(range(100))
+    whole, more = calibration.moments(decoder, ids, 100), calibration.moments(decoder, ids + ids[:20], 100)
+    np.testing.assert_array_equal(whole.second, more.second)
+
+
 def test_it_is_closer_than_the_rotation_alone(model, tmp_path):
     folder = written(model, tmp_path, "int8")
     ids = cq.load(folder).encode(TEXT[9:])[:150]

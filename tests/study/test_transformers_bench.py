@@ -28,6 +28,29 @@ def test_end_to_end(tiny):
     assert facts["hf-int8"]["weight_bytes"] < facts["transformers-fp32"]["weight_bytes"]
 
 
+def test_predictions_behind_a_text_are_compared(tmp_path, monkeypatch):
+    """Codes of 4 bits are nearer to floats than those of 2."""
+    from tokenizers import Tokenizer as Library
+
+    monkeypatch.setitem(
+        helpers.TINY, "words", helpers.TINY["llama-wide-heads"] | dict(vocab_size=264, max_position_embeddings=160)
+    )
+    folder = helpers.checkpoint("words", str(tmp_path))
+    Library.from_str(helpers.byte_level()).save(f"{folder}/tokenizer.json")
+    (tmp_path / "text").write_text("The quick brown fox jumps over the lazy dog. " * 9)
+    names = ["hf-kv-dynamic/fp32", "hf-kv-k4v4/fp32", "hf-kv-k2v2/fp32"]
+    how = dict(prompt=100, new=2, repeats=1, threads=1, score=20, text=str(tmp_path / "text"))
+    measured = bench.transformers(folder, names, **how)
+    assert measured["provenance"]["missing"] == {}
+    found = measured["accuracy"]
+    assert (found["against"], found["context"], found["tokens"]) == (names[0], 100, 20)
+    four, two = (found["arms"][name]["kl"] for name in names[1:])
+    assert 0 < four < two
+    for wrong, message in (({"score": 61}, "100 . 61 scored tokens do not fit"), ({"text": "nothing"}, "nothing")):
+        with pytest.raises(InputError, match=message):
+            bench.transformers(folder, names, **(how | wrong))
+
+
 def test_bytes_that_a_token_reads(tiny):
     exact = torch_engine.Transformers(tiny, 1).weight_bytes
     layers, both = (torch_engine.Transformers(tiny, 1, scheme=s).weight_bytes for s in ("int8", "int8+head:int8"))

@@ -1,5 +1,6 @@
 """`cachequant bench`: speed of whole models, matrix products, attention and prefix reuse, beside peers."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -173,7 +174,12 @@ def _prefix(found: dict[str, Any]) -> None:
     output.note(f"{found['hit_rate']:.1%} of the prompts' tokens found, {same}")
 
 
-@app.command(epilog=output.example("cachequant bench transformers --arms transformers-fp32,hf-int8 --json"))
+@app.command(
+    epilog=output.example(
+        "cachequant bench transformers --arms transformers-fp32,hf-int8 --json",
+        "cachequant bench transformers --arms hf-kv-dynamic,hf-kv-k4v4,hf-quanto,hf-hqq --context 1024 --score 64",
+    )
+)
 def transformers(
     arms: Arms = None,
     model: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
@@ -181,17 +187,23 @@ def transformers(
     context: Annotated[int | None, typer.Option(min=1, help="Cached tokens when decoding begins: --prompt.")] = None,
     new: Annotated[int, typer.Option(min=2, help="Tokens to generate.")] = 40,
     repeats: Repeats = 5,
+    score: Annotated[
+        int, typer.Option(min=0, help="Tokens of a text, behind the context, that are compared with the first arm.")
+    ] = 0,
+    text: Annotated[str, typer.Option(help="Text of --score.")] = "enwiki",
     threads: output.Threads = None,
     json: output.Json = False,
 ) -> None:
     """transformers with our layers in it, beside itself.
 
     Arms are transformers-fp32, hf- with a scheme, such as hf-int8, and the others of bench decode; bytes are those of
-    the prompt's keys and values.
+    the prompt's keys and values. hf-quanto and hf-hqq are transformers' QuantizedCache, where these packages are
+    installed. With --score the predictions of every arm are compared with those of the first.
     """
     from cachequant.study import bench
 
-    _engines(bench.transformers, model, arms, context or prompt, new, repeats, threads, json)
+    measure = partial(bench.transformers, score=score, text=text)
+    _engines(measure, model, arms, context or prompt, new, repeats, threads, json)
 
 
 def _engines(measure, model: str, arms: str | None, prompt: int, new: int, repeats: int, threads, json: bool) -> None:
@@ -205,7 +217,15 @@ def _engines(measure, model: str, arms: str | None, prompt: int, new: int, repea
         loading.resolve_model(model, json)
         with output.progress("measuring", json) as report:
             found = measure(model, names, prompt, new, repeats, threads, report)
-    output.show(found, json, show)
+    output.show(found, json, _scored)
+
+
+def _scored(found: dict[str, Any]) -> None:
+    show(found)
+    if scored := found.get("accuracy"):
+        rows = [[arm, f"{v['kl']:.2e}", f"{v['top1']:.1%}", f"{v['error']:.2g}"] for arm, v in scored["arms"].items()]
+        title = f"{scored['tokens']} tokens of {scored['text']} behind {scored['context']}, against {scored['against']}"
+        output.table(title, ["arm", "KL, nats", "same arg max", "largest error, sigma"], rows)
 
 
 def names_of(arms: str | None) -> list[str] | None:

@@ -112,7 +112,7 @@ def moments(decoder: Decoder, ids: list[int], window: int) -> Moments:
 
     def see(layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
         q, k, v = q[skipped:], k[skipped:], v[skipped:]
-        grouped = q.reshape(len(q), c.kv_heads, -1, c.head_dim).transpose(1, 0, 2, 3)
+        grouped = q.reshape(len(q), c.kv_heads, c.heads // c.kv_heads, c.head_dim).transpose(1, 0, 2, 3)
         for side, x in enumerate((k, v)):
             first[layer, :, side] += x.sum(0, dtype=np.float64)
             second[layer, :, side] += _gram(x.swapaxes(0, 1))

@@ -76,7 +76,7 @@ def against(result: Result, arm: str) -> list[dict]:
 def contexts(result: Result, arm: str) -> list[dict]:
     """One row a context and arm: a decoded token in ms, MB of keys and values, and how many times as fast `arm` is."""
     rows = []
-    for context, found in result.data["contexts"].items():
+    for context, found in result.data.get("contexts", {}).items():
         for name, metrics in found["arms"].items():
             speed = metrics["speed"]
             ms = {"median": 1e3 / speed["median"], "low": 1e3 / speed["high"], "high": 1e3 / speed["low"]}
