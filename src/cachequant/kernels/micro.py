@@ -22,7 +22,7 @@ from cachequant.kernels.simd import WIDTH
 
 FRESH, LAST = 1, 2  # start from zero instead of what C holds; turn the sums into results
 REGISTERS = 16  # lanes of the vectors that there are 32 registers of: sums of a block and results fit both
-AHEAD = 1024  # bytes from the weights being read to those being fetched
+AHEAD = 4096  # bytes from the weights being read to those being fetched
 
 
 def counted(builder, count, carried, body):
