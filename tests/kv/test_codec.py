@@ -6,7 +6,6 @@ from numba import njit
 
 from cachequant.errors import InputError
 from cachequant.kernels import codebooks, coded, encode
-from cachequant.kernels.tiles import PARTS
 from cachequant.kv import codec
 
 # of a Gaussian vector of 64 with the searched scale; Lloyd-Max of an endless one: .117, .0345, .0095
@@ -20,7 +19,7 @@ def encode_columns(bits, u, d, feedback, values, out):
 
 @njit
 def unpack(bits, codes, k, n, out):
-    coded.unpack(2, 0, bits, codes, k, n, out)
+    coded.unpack(bits, codes, k, n, out)
 
 
 def in_pairs(levels, bits):
@@ -79,41 +78,19 @@ def page_weights(bits, p, scales, seen, top, out):
     return coded.page_weights(bits, p, scales, seen, np.float32(top), out)
 
 
-def in_lanes(x, bits):
-    """32 numbers in the order of the lanes that meet codes."""
-    return x.reshape(-1, PARTS, coded.per_word(bits) // PARTS).transpose(0, 2, 1).reshape(-1)
-
-
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 def test_weights_become_whole_numbers(rng, bits):
     p, scales = rng.random(32).astype(np.float32), codec.bfloat16(rng.random(32).astype(np.float32))
     p[3:9] = 0
-    halves, seen = (scales.view(np.uint32) >> 16).astype(np.uint16), np.ones(8, np.float32)
-    out = np.empty(32, np.uint8 if PARTS == 4 else np.int16)
-    step = page_weights(bits, p.ctypes.data, halves.ctypes.data, seen.ctypes.data, 255, out.ctypes.data)
-    np.testing.assert_allclose(out * step, in_lanes(p * scales, bits), atol=0.51 * step)
-    assert out.max() == 255
+    halves, seen, out = (scales.view(np.uint32) >> 16).astype(np.uint16), np.ones(8, np.float32), np.empty(32, np.int16)
+    step = page_weights(bits, p.ctypes.data, halves.ctypes.data, seen.ctypes.data, 32767, out.ctypes.data)
+    want = (p * scales).reshape(-1, 2, coded.per_word(bits) // 2).transpose(0, 2, 1).reshape(-1)
+    np.testing.assert_allclose(out * step, want, atol=0.51 * step)
+    assert out.max() == 32767
     np.testing.assert_allclose(seen.sum(), 8 + p.sum(), rtol=1e-6)
     zeros = np.zeros(32, np.float32)
-    assert page_weights(bits, zeros.ctypes.data, halves.ctypes.data, seen.ctypes.data, 255, out.ctypes.data) == 0
+    assert page_weights(bits, zeros.ctypes.data, halves.ctypes.data, seen.ctypes.data, 32767, out.ctypes.data) == 0
     assert not out.any()
-
-
-@njit
-def whole_numbers(bits, x, count, factor, out):
-    return coded.whole_numbers(bits, x, count, np.float32(factor), out)
-
-
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
-@pytest.mark.parametrize("size", [1, 1e-30])
-def test_queries_become_whole_numbers(rng, bits, size):
-    x = (rng.standard_normal(64) * size).astype(np.float32)
-    out = np.empty(64, np.int8 if PARTS == 4 else np.int16)
-    factor = np.float32(127) / np.abs(x).max()
-    total = whole_numbers(bits, x.ctypes.data, 64, factor, out.ctypes.data)
-    want = np.rint(x * factor)
-    assert np.array_equal(out, in_lanes(want, bits)) and np.abs(out).max() == 127
-    assert total == want.sum()
 
 
 @pytest.mark.parametrize("bits", DISTORTION)

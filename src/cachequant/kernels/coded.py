@@ -12,8 +12,8 @@ of successive k share a 32-bit word of column n, so a vector holds 8 columns:
     16    [k][n] halves                           the value
     32    [k][n] floats                           the value
 
-Levels of codes are whole numbers. They come out as the products take them, `tiles.PARTS` to a 32-bit lane: with p parts
-and s = codes of a word / p, lane i of word g holds k = p s g + i + j s for j < p; two int16, or four bytes.
+Levels of codes are whole numbers. They come out as pairs of int16, [k / 2][n][2], for products that add two of them:
+with h = half of the codes of a word, pair i of word g is k = 2 g h + i and k = 2 g h + i + h.
 """
 
 from functools import reduce
@@ -26,7 +26,7 @@ from numba.extending import intrinsic
 from cachequant.kernels import cpu
 from cachequant.kernels.codebooks import BITS, CODED, LEVELS
 from cachequant.kernels.ir import F32, I32, I64, LANES, emit_larger, emit_tree, load, splat, store
-from cachequant.kernels.tiles import PAGE, PARTS, RAISED, emit_products, emit_scales, scaled
+from cachequant.kernels.tiles import PAGE, emit_pairs, emit_scales, scaled
 
 WORDS = ir.VectorType(I32, LANES)
 FLOATS = ir.VectorType(F32, LANES)
@@ -72,9 +72,8 @@ def _spread_signs(builder, signs):
     return builder.or_(builder.and_(signs, words(0x000F000F)), odd)
 
 
-def emit_levels(builder, bits, word, signs=None, parts=2, raised=0):
-    """(i, levels) for every lane i of the codes of eight words, `parts` levels to a lane, in the order that is easiest;
-    bytes come plus `raised`."""
+def emit_levels(builder, bits, word, signs=None):
+    """(i, pairs) for every pair i of the codes of eight words: their int16 levels, in the order that is easiest."""
     if bits == 3:
         signs = _spread_signs(builder, signs)
     width = {2: 2, 3: 2, 4: 4, 8: 8}[bits]
@@ -85,16 +84,10 @@ def emit_levels(builder, bits, word, signs=None, parts=2, raised=0):
             field = builder.and_(_shifted(builder, word, width * f), words(0x01010101 * ((1 << width) - 1)))
             if bits == 3:
                 field = builder.or_(field, builder.and_(_shifted(builder, signs, f - 2), words(0x04040404)))
-            levels = [sign * level + raised for sign in (1, -1) for level in LEVELS[bits]]
-            field = _look_up(builder, [x - 256 if x > 127 else x for x in levels], field)
-        elif raised:
-            field = builder.xor(field, words(-0x7F7F7F80))
-        if parts == 4:
-            yield f, builder.bitcast(field, WORDS)
-        else:
-            field = builder.bitcast(field, _PAIRS)
-            yield f, builder.bitcast(builder.ashr(builder.shl(field, eight), eight), WORDS)
-            yield count + f, builder.bitcast(builder.ashr(field, eight), WORDS)
+            field = _look_up(builder, [*LEVELS[bits], *(-x for x in LEVELS[bits])], field)
+        field = builder.bitcast(field, _PAIRS)
+        yield f, builder.ashr(builder.shl(field, eight), eight)
+        yield count + f, builder.ashr(field, eight)
 
 
 def per_word(bits: int) -> int:
@@ -140,17 +133,15 @@ def each(builder, value, known, emit):
             emit(one)
 
 
-@intrinsic(prefer_literal=True)
-def unpack(typingctx, parts, raised, bits, codes, k, n, out):
-    """The levels, without scales, of the codes at an address, `parts` (literal) to a lane and plus `raised` (literal)
-    where they are bytes; for 16 and 32 bits float32 out[k][n].
+@intrinsic
+def unpack(typingctx, bits, codes, k, n, out):
+    """The levels, without scales, of the codes at an address: int16 pairs, for 16 and 32 bits float32 out[k][n].
 
     k is a multiple of 16, n of 8.
     """
-    parts_, raised_ = parts.literal_value, raised.literal_value
 
     def codegen(context, builder, signature, args):
-        bits, codes, k, n, out = args[2:]
+        bits, codes, k, n, out = args
 
         def values(bits):
             with cgutils.for_range_slice(builder, I64(0), builder.mul(k, n), I64(LANES)) as (i, _):
@@ -163,19 +154,19 @@ def unpack(typingctx, parts, raised, bits, codes, k, n, out):
                     store(builder, builder.fpext(halves, FLOATS), out, i)
 
         def levels(bits):
-            lines_of = per_word(bits) // parts_
-            with cgutils.for_range(builder, builder.udiv(k, I64(per_word(bits)))) as loop:
+            half = per_word(bits) // 2
+            with cgutils.for_range(builder, builder.udiv(k, I64(2 * half))) as loop:
                 lines = _Lines(builder, bits, codes, k, n, loop)
-                first = builder.mul(builder.mul(loop.index, n), I64(lines_of))
+                first = builder.mul(builder.mul(loop.index, n), I64(half))
                 with cgutils.for_range_slice(builder, I64(0), n, I64(LANES)) as (column, _):
-                    for i, levels in emit_levels(builder, bits, *lines.read(column), parts_, raised_):
+                    for i, pairs in emit_levels(builder, bits, *lines.read(column)):
                         place = builder.add(builder.add(first, builder.mul(I64(i), n)), column)
-                        store(builder, levels, out, place)
+                        store(builder, builder.bitcast(pairs, WORDS), out, place)
 
         each(builder, bits, BITS, lambda one: values(one) if one > CODED else levels(one))
         return context.get_dummy_value()
 
-    return types.void(parts, raised, *[types.int64] * 5), codegen
+    return types.void(*[types.int64] * 5), codegen
 
 
 @intrinsic(prefer_literal=True)
@@ -189,23 +180,21 @@ def multiply(typingctx, columns, bits, rows, a, a_row, codes, n, factors, addend
         bits, rows, a, a_row, codes, n, factors, addends, stride, c, ldc, k = args[1:]
 
         def emit(bits, rows):
-            lanes, starts = per_word(bits) // PARTS, [builder.mul(I64(r), a_row) for r in range(rows)]
+            half, starts = per_word(bits) // 2, [builder.mul(I64(r), a_row) for r in range(rows)]
             with cgutils.for_range_slice(builder, I64(0), n, I64(2 * LANES)) as (column, _):
                 at, chains = [column, builder.add(column, I64(LANES))], _CHAINS[rows]
                 sums = [
                     [[cgutils.alloca_once_value(builder, words(0)) for _ in range(chains)] for _ in at] for _ in starts
                 ]
-                with cgutils.for_range(builder, builder.udiv(k, I64(per_word(bits)))) as loop:
-                    lines, unit = _Lines(builder, bits, codes, k, n, loop), builder.mul(loop.index, I64(lanes))
-                    levels = (emit_levels(builder, bits, *lines.read(x), PARTS, RAISED if columns_ else 0) for x in at)
-                    for both in zip(*levels, strict=True):
+                with cgutils.for_range(builder, builder.udiv(k, I64(2 * half))) as loop:
+                    lines, unit = _Lines(builder, bits, codes, k, n, loop), builder.mul(loop.index, I64(half))
+                    for both in zip(*(emit_levels(builder, bits, *lines.read(x)) for x in at), strict=True):
                         place = builder.add(unit, I64(both[0][0]))
                         for start, totals in zip(starts, sums, strict=True):
                             left = splat(builder, load(builder, a, builder.add(place, start), I32), LANES)
                             for parts, (i, right) in zip(totals, both, strict=True):
                                 part = parts[i % chains]
-                                total = emit_products(builder, columns_, builder.load(part), left, right)
-                                builder.store(total, part)
+                                builder.store(emit_pairs(builder, builder.load(part), left, right), part)
                 for r, totals in enumerate(sums):
                     for parts, x in zip(totals, at, strict=True):
                         place = builder.add(builder.mul(I64(r), ldc), x)
@@ -219,53 +208,43 @@ def multiply(typingctx, columns, bits, rows, a, a_row, codes, n, factors, addend
 
 
 def _whole(builder, x, factor):
-    """x * factor as whole numbers, to nearest, ties to even: adding 1.5 * 2^23 rounds, and leaves them in low bits."""
+    """x * factor as whole numbers below 2^16, in the low bits: adding 1.5 * 2^23 rounds, to nearest, ties to even."""
     magic = ir.Constant(x.type, [12582912.0] * x.type.count)
     words = ir.VectorType(I32, x.type.count)
-    rounded = builder.fadd(builder.fmul(x, splat(builder, factor, x.type.count)), magic)
-    return builder.sub(builder.bitcast(rounded, words), builder.bitcast(magic, words))
+    return builder.bitcast(builder.fadd(builder.fmul(x, splat(builder, factor, x.type.count)), magic), words)
 
 
-def _lanes(builder, parts):
-    """Whole numbers that share the 32-bit lanes of vectors, the first one lowest."""
-    room = 32 // len(parts)
-    first, *rest = (builder.and_(x, ir.Constant(x.type, [(1 << room) - 1] * x.type.count)) for x in parts)
-    for i, x in enumerate(rest, 1):
-        first = builder.or_(first, builder.shl(x, ir.Constant(x.type, [i * room] * x.type.count)))
-    return first
+def _pair(builder, low, high):
+    low = builder.and_(low, ir.Constant(low.type, [0xFFFF] * low.type.count))
+    return builder.or_(low, builder.shl(high, ir.Constant(low.type, [16] * low.type.count)))
 
 
 @intrinsic
-def whole_numbers(typingctx, bits, x, count, factor, out):
-    """`count` floats times a factor as whole numbers in the lanes that meet codes of that many bits; returns their
-    sum."""
+def whole_pairs(typingctx, bits, x, count, factor, out):
+    """`count` floats times a factor as whole numbers in the pairs of a side of that many bits."""
 
     def codegen(context, builder, signature, args):
         bits, x, count, factor, out = args
-        total = cgutils.alloca_once_value(builder, I32(0))
 
         def emit(bits):
-            lanes = per_word(bits) // PARTS
-            with cgutils.for_range(builder, builder.udiv(count, I64(per_word(bits)))) as loop:
-                first, vector = builder.mul(loop.index, I64(per_word(bits))), ir.VectorType(F32, lanes)
-                parts = [
-                    _whole(builder, load(builder, x, builder.add(first, I64(j * lanes)), vector), factor)
-                    for j in range(PARTS)
-                ]
-                store(builder, _lanes(builder, parts), out, builder.mul(loop.index, I64(lanes)))
-                one = emit_tree(builder, parts, builder.add)
-                builder.store(builder.add(builder.load(total), one), total)
+            half = per_word(bits) // 2
+            with cgutils.for_range(builder, builder.udiv(count, I64(2 * half))) as loop:
+                first, vector = builder.mul(loop.index, I64(2 * half)), ir.VectorType(F32, half)
+                low, high = (
+                    _whole(builder, load(builder, x, builder.add(first, I64(i)), vector), factor) for i in (0, half)
+                )
+                store(builder, _pair(builder, low, high), out, builder.mul(loop.index, I64(half)))
 
         each(builder, bits, (2, 3, 4, 8), emit)
-        return builder.load(total)
+        return context.get_dummy_value()
 
-    return types.int32(types.int64, types.int64, types.int64, types.float32, types.int64), codegen
+    return types.void(types.int64, types.int64, types.int64, types.float32, types.int64), codegen
 
 
 @intrinsic
 def page_weights(typingctx, bits, p, scales, seen, top, out):
     """What multiplies the levels of a page: 32 weights p times the bfloat16 scales of its values, as whole numbers up
-    to `top` in lanes; returns their step. All but bits and top are addresses; p is added to the eight sums of `seen`.
+    to `top` in pairs; returns their step. All but bits and top are addresses; p is added to the eight sums of `seen`.
     """
 
     def codegen(context, builder, signature, args):
@@ -277,17 +256,19 @@ def page_weights(typingctx, bits, p, scales, seen, top, out):
         largest = emit_tree(builder, w, lambda x, y: emit_larger(builder, x, y))
         some = builder.fcmp_ordered(">", largest, F32(0.0))
         factor = builder.select(some, builder.fdiv(top, largest), F32(0.0))
-        number = ir.IntType(32 // PARTS)
-        w = [builder.trunc(_whole(builder, x, factor), ir.VectorType(number, LANES)) for x in w]
-        while len(w) > 1:
-            order = ir.Constant(ir.VectorType(I32, 2 * w[0].type.count), list(range(2 * w[0].type.count)))
-            w = [builder.shuffle_vector(x, y, order) for x, y in zip(w[::2], w[1::2], strict=True)]
+        w = [_whole(builder, x, factor) for x in w]
 
         def emit(bits):
-            lanes, codes = per_word(bits) // PARTS, range(per_word(bits))
-            order = [g + i for g in range(0, PAGE, len(codes)) for lane in range(lanes) for i in codes[lane::lanes]]
-            mixed = builder.shuffle_vector(w[0], w[0], ir.Constant(ir.VectorType(I32, PAGE), order))
-            store(builder, mixed, out, I64(0))
+            half = per_word(bits) // 2
+            low, high = w[0::2], w[1::2]
+            if half < LANES:
+                order = [i for i in range(LANES) if i // half % 2 == 0]
+                low, high = (
+                    [builder.shuffle_vector(x, x, ir.Constant(ir.VectorType(I32, LANES // 2), lanes)) for x in w]
+                    for lanes in (order, [i + half for i in order])
+                )
+            for i, (x, y) in enumerate(zip(low, high, strict=True)):
+                store(builder, _pair(builder, x, y), out, I64(i * x.type.count))
 
         each(builder, bits, (2, 3, 4, 8), emit)
         return builder.fdiv(largest, top)

@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from cachequant.kernels import cpu, simd
+from cachequant.kernels import cpu
 from cachequant.kernels.ir import (
     F32,
     I32,
@@ -34,9 +34,6 @@ PAGE = 32
 LEVEL = 2  # of cache that pages are fetched into
 I16 = ir.IntType(16)
 _AVX2 = "avx2" in cpu.features()
-# whole numbers of a 32-bit lane where codes are multiplied: bytes, or int16
-PARTS = 4 if simd.multiplies_bytes() else 2
-RAISED = 128 if PARTS == 4 else 0  # levels of keys are multiplied plus this number
 
 
 def emit_tile(builder, shape, strides, operands, column, kind, first, term, last, ahead=None):
@@ -106,19 +103,9 @@ def product(typingctx, rows, vectors, a_row, a_k, accumulate, a, b, ldb, c, ldc,
     return types.void(rows, vectors, a_row, a_k, accumulate, *kinds), codegen
 
 
-def emit_products(builder, columns, total, left, right):
-    """total + the sum of the products of the whole numbers in every 32-bit lane of left and right.
-
-    Two of int16: `vpmaddwd` (Intel SDM volume 2B, PMADDWD) or what is the same. Four bytes where the CPU has
-    `vpdpbusd` (volume 2C), whose one side is unsigned: right with `columns`, else left.
-    """
+def emit_pairs(builder, total, left, right):
+    """total + the sum of two products of int16: `vpmaddwd` (Intel SDM volume 2B, PMADDWD) or what is the same."""
     lanes = total.type.count
-    if PARTS == 4:
-        left, right = (builder.bitcast(x, total.type) for x in (left, right))
-        dot = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(total.type, [total.type] * 3), "llvm.x86.avx512.vpdpbusd.256"
-        )
-        return builder.call(dot, [total, right, left] if columns else [total, left, right])
     left, right = (builder.bitcast(x, ir.VectorType(I16, 2 * lanes)) for x in (left, right))
     if _AVX2 and lanes == 8:
         function = ir.FunctionType(total.type, [left.type, right.type])
@@ -142,13 +129,11 @@ def emit_scales(builder, base, index):
 def scaled(builder, columns, total, factors, addends, stride, row, column, c, place):
     """Store sums of products of whole numbers as what they are worth; see `coded_product`."""
 
-    def same(base, index, type_=F32):
-        return splat(builder, load(builder, base, index, type_), LANES)
+    def same(base, index):
+        return splat(builder, load(builder, base, index), LANES)
 
-    at = builder.mul(I64(row), stride)
-    if columns and RAISED:
-        total = builder.add(total, same(addends, builder.add(at, I64(2)), I32))
     values = builder.sitofp(total, ir.VectorType(F32, LANES))
+    at = builder.mul(I64(row), stride)
     if columns:
         factor = builder.fmul(emit_scales(builder, factors, column), same(addends, at))
         plus = same(addends, builder.add(at, I64(1)))
@@ -159,14 +144,13 @@ def scaled(builder, columns, total, factors, addends, stride, row, column, c, pl
 
 @intrinsic(prefer_literal=True)
 def coded_product(typingctx, rows, vectors, columns, a, a_row, b, n, factors, addends, stride, c, ldc, k):
-    """c[r, j] = sum over k of the products of the whole numbers in a[r, k] and b[k, j], times a factor, plus something.
+    """c[r, j] = sum over k of the products of pairs a[r, k] and b[k, j], times a factor, plus something.
 
-    Sums of such products are exact in int32, so their order does not matter. With `columns` b is of keys: the factor is
-    the bfloat16 factors[j] times addends[r * stride], plus the number behind that; the int32 behind both is added to
-    the sum before. Else the factor is factors[r * stride], plus what c has.
+    Sums of int16 products are exact in int32, so their order does not matter. With `columns` the factor is the bfloat16
+    factors[j] times addends[r * stride], plus the number behind that; else it is factors[r * stride], plus what c has.
 
     rows, vectors and columns are literals: rows x 8 * vectors is the register tile; n is a multiple of 8. a, b,
-    factors, addends and c are addresses; strides count 4 bytes, k counts lanes of `PARTS` numbers.
+    factors, addends and c are addresses; strides count 4 bytes, k counts pairs.
     """
     rows_, vectors_, columns_ = (x.literal_value for x in (rows, vectors, columns))
 
@@ -184,7 +168,7 @@ def coded_product(typingctx, rows, vectors, columns, a, a_row, b, n, factors, ad
                 emit_tile(
                     builder, (rows_, count, LANES), (a_row, I64(1)), (a, b, n, ldc, k), column, I32,
                     lambda place, vector: ir.Constant(vector, [0] * vector.count),
-                    lambda total, left, right: emit_products(builder, columns_, total, left, right), last,
+                    lambda total, left, right: emit_pairs(builder, total, left, right), last,
                 )  # fmt: skip
             done = end
         return context.get_dummy_value()

@@ -60,7 +60,7 @@ def _side(bits, address, keys, half, unit, room, out):
     """One side of a page, keys [d][32] or values [32][d], to out (32, d); `half` is of the codes of a word."""
     d = out.shape[1]
     k, n = (d, PAGE) if keys else (PAGE, d)
-    unpack(2, 0, bits, address, k, n, room.ctypes.data)
+    unpack(bits, address, k, n, room.ctypes.data)
     if bits > CODED:
         values = room.reshape(k, n)
         out[:] = values.T if keys else values
