@@ -44,7 +44,7 @@ RESULT = {
 @pytest.mark.parametrize("command", ["decode", "gemm", "transformers"])
 def test_bench_prints_what_was_measured(command, cli, cli_json, tiny, monkeypatch):
     seen = []
-    monkeypatch.setattr(bench, command, lambda *given: seen.append(given) or RESULT)
+    monkeypatch.setattr(bench, command, lambda *given, **_: seen.append(given) or RESULT)
     code, found = cli_json("bench", command, "--model", tiny, "--arms", "fp32, int8", "--repeats", 2)
     assert (code, found) == (0, RESULT)
     assert ["fp32", "int8"] in seen[0]
