@@ -20,6 +20,7 @@ from cachequant.errors import AssetError
 from cachequant.kernels import cpu, selfcheck
 
 TABLE, TUNED = "table", "tuned"
+PAIRS, FOURS = "w8a12", "int8-hadamard"  # the fixed table: for kernels that multiply int16 by twos, and int8 by fours
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,8 @@ def by_table() -> Choice:
     """
     kernels = selfcheck.active()
     if kernels.wide:
-        return Choice("w8a12", TABLE, f"fixed table: {kernels.name} multiplies pairs, which take inputs of 12 bits")
-    return Choice(
-        "int8-hadamard", TABLE, f"fixed table: {kernels.name} multiplies fours of 8 bits, so they are rotated"
-    )
+        return Choice(PAIRS, TABLE, f"fixed table: {kernels.name} multiplies pairs, which take inputs of 12 bits")
+    return Choice(FOURS, TABLE, f"fixed table: {kernels.name} multiplies fours of 8 bits, so they are rotated")
 
 
 def choose(ratios: Mapping[str, Mapping[str, float]], table: str) -> tuple[str, str]:

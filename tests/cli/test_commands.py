@@ -41,6 +41,19 @@ RESULT = {
 }
 
 
+def test_bench_transformers_scores_a_text(cli, tiny, monkeypatch):
+    seen = {}
+    figures = {"kl": 0.0125, "top1": 0.75, "error": 0.5}
+    scored = {"against": "fp32", "text": "t.txt", "context": 9, "tokens": 8, "arms": {"int8": figures}}
+    monkeypatch.setattr(
+        bench, "transformers", lambda *_, **options: seen.update(options) or RESULT | {"accuracy": scored}
+    )
+    _, out, _ = cli("bench", "transformers", "--model", tiny, "--score", 8, "--text", "t.txt")
+    assert seen == {"score": 8, "text": "t.txt"}
+    for word in ("8 tokens of t.txt behind 9, against fp32", "1.25e-02", "75.0%"):
+        assert word in out
+
+
 @pytest.mark.parametrize("command", ["decode", "gemm", "transformers"])
 def test_bench_prints_what_was_measured(command, cli, cli_json, tiny, monkeypatch):
     seen = []

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from cachequant import schemes
 from cachequant.errors import InputError
 from cachequant.study import comparison, machine, provenance, session_memory, timing, traffic, workloads
+from cachequant.study.checks import at_least_one
 from cachequant.study.crew import Crew, Progress, checked, rotations, silent
 
 ARMS = ("fp32", "int8")
@@ -86,8 +87,7 @@ def prefill(
     names, work = list(checked(names or ARMS, schemes.get)), work or Work()
     asset, threads = models.resolve(model), cpu.physical_cores() if threads is None else threads
     work.check(asset.config.context)
-    if threads < 1 or repeats < 1:
-        raise InputError(f"threads {threads!r} and repeats {repeats!r} have to be at least 1")
+    at_least_one(threads=threads, repeats=repeats)
     load = provenance.load()
     replies, missing = _measure(names, asset, model, work, repeats, threads, progress)
     memory = {

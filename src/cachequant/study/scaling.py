@@ -15,6 +15,7 @@ import numpy as np
 from cachequant import schemes
 from cachequant.errors import InputError
 from cachequant.study import machine, timing, traffic, workloads
+from cachequant.study.checks import at_least_one
 from cachequant.study.crew import Crew, Progress, checked, rotations, silent
 from cachequant.study.timing import BenchResult, GenerationTiming
 
@@ -53,10 +54,11 @@ def measure(
 
     names, asset = list(checked(names, schemes.get)), models.resolve(model)
     threads = cpu.physical_cores() if threads is None else threads
-    if threads < 1 or repeats < 1 or prompt < 1 or new < 2 or prompt + new > asset.config.context:
+    at_least_one(prompt=prompt, repeats=repeats, threads=threads)
+    if new < 2 or prompt + new > asset.config.context:
         raise InputError(
-            f"{prompt} + {new} tokens, {repeats} times, with {threads} threads: allowed are at least 2 new tokens, 1 "
-            f"repetition, 1 thread, and what fits the context of {asset.config.context}"
+            f"{prompt} + {new} tokens: allowed are at least 2 new ones, and what fits the context of "
+            f"{asset.config.context}"
         )
     ids = workloads.prompt_ids(prompt, asset.config.vocab, asset.tokenizer)
     keys = {f"{arm}, {n}": (arm, n) for arm in names for n in machine.counts(threads)}

@@ -62,9 +62,8 @@ def tune(asset: ModelAsset, repeats: int = 9, threads: int | None = None, progre
         )
     prompt = min(PROMPT, asset.config.context - NEW)
     work = [(name, None) for name in candidates]
-    work += [
-        (name, kernel_set) for name in candidates if name in TABLE for kernel_set in _other_sets(schemes.get(name))
-    ]
+    known = [name for name in candidates if name in (tuning.PAIRS, tuning.FOURS)]
+    work += [(name, kernel_set) for name in known for kernel_set in _other_sets(schemes.get(name))]
     engines = {}
     for done, (name, kernel_set) in enumerate(work):
         progress(done, len(work), f"packing {name}")
@@ -88,9 +87,6 @@ def tune(asset: ModelAsset, repeats: int = 9, threads: int | None = None, progre
             ratio = result["ratios"][f"{name}{_AT}{kernel_set}/{name}"]["speed"]
             result["kernels"].setdefault(name, {})[kernel_set] = ratio
     return result
-
-
-TABLE = ("w8a12", "int8-hadamard")  # the schemes that `tuning.by_table` knows
 
 
 def _candidates(asset: ModelAsset) -> tuple[list[str], dict[str, str]]:
