@@ -2,11 +2,11 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-import numba
 import numpy as np
 import pytest
 
 import naive_attention as naive
+from cachequant import kernels
 from cachequant.kernels import append, attention
 
 LAYERS, LAYER = 2, 1
@@ -40,8 +40,8 @@ def random(tokens, heads, kv_heads, d, seed=0, size=1.0):
 
 def run(q, k, v, cuts, threads=None):
     """Append and attend chunk by chunk, as a decoder does."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(threads or before)
+    before = kernels.get_threads()
+    kernels.set_threads(threads or before)
     try:
         pages, outs = Pages(len(q), *k.shape[1:]), []
         for low, high in zip([0, *cuts], [*cuts, len(q)], strict=True):
@@ -49,7 +49,7 @@ def run(q, k, v, cuts, threads=None):
             outs.append(pages.attend(q[low:high], low))
         return np.concatenate(outs)
     finally:
-        numba.set_num_threads(before)
+        kernels.set_threads(before)
 
 
 @pytest.mark.parametrize("d", [16, 20, 32, 64, 80, 96, 128])

@@ -1,17 +1,25 @@
 """Attention over page formats: what a position sees (C2), and the same bits however tokens arrive (C1)."""
 
-import numba
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import naive_attention as naive
+from cachequant import kernels
 from cachequant.errors import InputError
+from cachequant.kernels import tiles
 from cachequant.kv import codec, formats
 from cachequant.kv.attention import Attention
 from cachequant.kv.basis import Basis, plain
 
 FORMATS = ["fp16", "int8", "k4v4", "k4v3", "k3v3", "k2v2", "k4v2", "k16v4", "k3v32", "k4v4+exact2", "k8v2+exact0"]
 PAGE = formats.PAGE
+HERE = Path(__file__).parent
 
 
 def random(tokens, heads, kv_heads, d, seed=0):
@@ -108,17 +116,38 @@ def test_each_side_of_each_head_feeds_its_errors_back(kv):
 def test_bits_do_not_depend_on_chunks_or_threads(kv):
     q, k, v = random(601, 6, 2, 32)
     fed = np.random.default_rng(3).standard_normal((1, 2, 2, 32 * 31 // 2)).astype(np.float32) / 8
-    fitted, before = Basis(basis(2, 32).array, "test", fed), numba.get_num_threads()
+    fitted, before = Basis(basis(2, 32).array, "test", fed), kernels.get_threads()
     whole = run(q, k, v, kv, fitted)
     rng = np.random.default_rng(5)
     for _ in range(3):
         cuts = sorted(rng.choice(np.arange(1, 601), 9, replace=False).tolist())
         assert run(q, k, v, kv, fitted, cuts).tobytes() == whole.tobytes()
     try:
-        numba.set_num_threads(1)
+        kernels.set_threads(1)
         assert run(q, k, v, kv, fitted, range(1, 601)).tobytes() == whole.tobytes()
     finally:
-        numba.set_num_threads(before)
+        kernels.set_threads(before)
+
+
+def digest():
+    """Of what attention gives for many rows, then for few."""
+    rng, found = np.random.default_rng(0), hashlib.sha256()
+    for kv in ("int8", "k4v3", "k2v2", "k3v4"):
+        layer = Attention(6, 2, 64, kv=kv)
+        q, k, v = (rng.standard_normal((150, heads, 64), dtype=np.float32) for heads in (6, 2, 2))
+        for cut in (slice(0, 149), slice(149, 150)):
+            layer.append(k[cut], v[cut])
+            found.update(layer.attend(q[cut]).tobytes())
+    return tiles.BYTES, found.hexdigest()
+
+
+def test_pairs_of_int16_give_the_bits_of_fours_of_bytes():
+    if not tiles.BYTES:
+        pytest.skip("this CPU, or CACHEQUANT_KERNELS, multiplies pairs of int16 in any case")
+    program = "import test_attention as t\nprint(*t.digest())"
+    environment = os.environ | {"CACHEQUANT_KERNELS": "avx2", "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    printed = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+    assert printed.split() == ["False", digest()[1]]
 
 
 def test_a_fault_in_one_page_changes_only_what_may_see_it():

@@ -6,6 +6,8 @@ from numba import njit
 
 from cachequant.errors import InputError
 from cachequant.kernels import codebooks, coded, encode
+from cachequant.kernels.segment import WHOLE
+from cachequant.kernels.tiles import BYTES
 from cachequant.kv import codec
 
 # of a Gaussian vector of 64 with the searched scale; Lloyd-Max of an endless one: .117, .0345, .0095
@@ -74,22 +76,53 @@ def test_levels_are_those_of_lloyd_and_max(bits):
 
 
 @njit
-def page_weights(bits, p, scales, seen, top, out):
-    return coded.page_weights(bits, p, scales, seen, np.float32(top), out)
+def page_weights(looked_up, bits, p, scales, seen, top, out):
+    if looked_up:
+        return coded.page_weights(True, bits, p, scales, seen, np.float32(top), out)
+    return coded.page_weights(False, bits, p, scales, seen, np.float32(top), out)
 
 
+@njit
+def whole_numbers(looked_up, bits, x, count, factor, out):
+    if looked_up:
+        return coded.whole_numbers(True, bits, x, count, np.float32(factor), out)
+    return coded.whole_numbers(False, bits, x, count, np.float32(factor), out)
+
+
+def in_order(memory, looked_up, bits, high):
+    """Whole numbers as `kernels.coded` lays them out, in the order of k; `high` is the type of high bytes."""
+    per_word = coded.per_word(bits)
+    if not (looked_up and BYTES):
+        return memory.view(np.int16).reshape(-1, per_word // 2, 2).transpose(0, 2, 1).reshape(-1)
+    halves = memory.reshape(-1, per_word // 4, 2, 4)
+    low, high = halves[:, :, 0].view(high).astype(int), halves[:, :, 1].view(high).astype(int)
+    return (256 * high + low).transpose(0, 2, 1).reshape(-1)
+
+
+@pytest.mark.parametrize("looked_up", [False, True])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
-def test_weights_become_whole_numbers(rng, bits):
+@pytest.mark.parametrize("size", [1, 1e-30])
+def test_queries_become_whole_numbers(rng, size, bits, looked_up):
+    x, out = (rng.standard_normal(64) * size).astype(np.float32), np.empty(128, np.uint8)
+    factor = np.float32(WHOLE) / np.abs(x).max()
+    total = whole_numbers(looked_up, bits, x.ctypes.data, 64, factor, out.ctypes.data)
+    found = in_order(out, looked_up, bits, np.int8)
+    assert np.array_equal(found, np.rint(x * factor)) and np.abs(found).max() == WHOLE
+    assert total == found.sum()
+
+
+@pytest.mark.parametrize("looked_up", [False, True])
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_weights_become_whole_numbers(rng, bits, looked_up):
     p, scales = rng.random(32).astype(np.float32), codec.bfloat16(rng.random(32).astype(np.float32))
     p[3:9] = 0
-    halves, seen, out = (scales.view(np.uint32) >> 16).astype(np.uint16), np.ones(8, np.float32), np.empty(32, np.int16)
-    step = page_weights(bits, p.ctypes.data, halves.ctypes.data, seen.ctypes.data, 32767, out.ctypes.data)
-    want = (p * scales).reshape(-1, 2, coded.per_word(bits) // 2).transpose(0, 2, 1).reshape(-1)
-    np.testing.assert_allclose(out * step, want, atol=0.51 * step)
-    assert out.max() == 32767
+    halves, seen, out = (scales.view(np.uint32) >> 16).astype(np.uint16), np.ones(8, np.float32), np.empty(64, np.uint8)
+    rest = halves.ctypes.data, seen.ctypes.data, WHOLE, out.ctypes.data
+    step, found = page_weights(looked_up, bits, p.ctypes.data, *rest), in_order(out, looked_up, bits, np.uint8)
+    np.testing.assert_allclose(found * step, p * scales, atol=0.51 * step)
+    assert found.max() == WHOLE
     np.testing.assert_allclose(seen.sum(), 8 + p.sum(), rtol=1e-6)
-    zeros = np.zeros(32, np.float32)
-    assert page_weights(bits, zeros.ctypes.data, halves.ctypes.data, seen.ctypes.data, 32767, out.ctypes.data) == 0
+    assert page_weights(looked_up, bits, np.zeros(32, np.float32).ctypes.data, *rest) == 0
     assert not out.any()
 
 

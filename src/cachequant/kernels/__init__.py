@@ -15,13 +15,14 @@ import platformdirs
 from cachequant.kernels import cpu
 
 _threads = 1  # Numba's own count is per Python thread, and asking for it takes 2 us
+_CHOICE = os.environ.get("CACHEQUANT_KERNELS", "")  # attention is compiled for it
 SPINS = "10000"  # about 0.3 ms of waiting: longer than the gaps within a token, soon asleep after the last one
 
 
 def cache_folder() -> Path:
-    """Folder of compiled kernels: depends on the kernel sources, Numba's version and the CPU."""
+    """Folder of compiled kernels: depends on their sources, Numba's version, the CPU and CACHEQUANT_KERNELS."""
     root = os.environ.get("CACHEQUANT_CACHE") or platformdirs.user_cache_dir("cachequant")
-    digest = hashlib.sha256(f"{numba.__version__} {cpu.architecture()} {sorted(cpu.features())}".encode())
+    digest = hashlib.sha256(f"{numba.__version__} {cpu.architecture()} {sorted(cpu.features())} {_CHOICE}".encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.name.encode() + source.read_bytes())
     return Path(root) / "kernels" / digest.hexdigest()[:16]

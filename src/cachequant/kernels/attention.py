@@ -13,22 +13,24 @@ Kernels take plain arrays and check nothing.
 """
 
 import numpy as np
-from numba import float64, get_num_threads, int64, njit, prange
+from numba import float64, int64, njit, prange
 
+from cachequant.kernels import get_threads
 from cachequant.kernels.append import NO_CODES
 from cachequant.kernels.codebooks import CODED
 from cachequant.kernels.coded import side_bytes
 from cachequant.kernels.encode import basis_of, numbers_of
 from cachequant.kernels.ir import exp, fetch_add, fma
 from cachequant.kernels.lazy import ADDRESSES, STRIDED, compile_once
-from cachequant.kernels.segment import EXTRA, SEEN, STATS, TILE, WEIGHTS, attend_segment, turn_token
+from cachequant.kernels.segment import EXTRA, SEEN, STATS, TILE, WEIGHTS, attend_segment, looked_up, turn_token
 from cachequant.kernels.tiles import PAGE, SEGMENT, product
 from cachequant.kernels.views import floats, keep
 
 FINISHED = 1  # place of the counter of finished tiles
 JOBS = 4  # per thread, at least
 SERIAL = 1 << 17  # multiply-adds below which waking a second thread costs more than it saves
-SIGNATURE = STRIDED, int64, ADDRESSES, ADDRESSES, ADDRESSES, int64, int64, int64, float64, STRIDED
+ARGUMENTS = ADDRESSES, ADDRESSES, ADDRESSES, int64, int64, int64, float64, STRIDED  # of all functions, behind the rows
+SIGNATURE = STRIDED, int64, *ARGUMENTS
 
 
 @njit(error_model="numpy", cache=True)
@@ -70,7 +72,7 @@ def _write(total, between, sums, out, stride, head, first, rows, group, start, d
             o, mean = floats(exact, d), floats(means, d)
             for i in range(d):
                 o[i] = fma(stats[2], mean[i], o[i])
-            product(1, 4, 1, 1, 1, rotated, matrix, d, exact, d, d, d, 0)
+            product(1, 8, 1, 1, 1, rotated, matrix, d, exact, d, d, d, 0)
         at, weight = first + r, np.float32(1) / stats[1]
         row = floats(out + (at // group - start) * stride + (head * group + at % group) * d * 4, d)
         o = floats(exact, d)
@@ -89,7 +91,7 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
     tokens, heads, d = q.shape
     group, threads = heads // kv_heads, counters.size > 0
     every, tiles = tokens * group, (tokens * group + TILE - 1) // TILE
-    height = min(TILE, every)  # rows of the largest tile
+    height, few = min(TILE, every), looked_up(every)  # rows of the largest tile
     segments = (start + tokens - 1) // SEGMENT + 1
     split, sides = parts.size > 0, 2 if coded.size else 1
     runs = (segments + run - 1) // run if split else 1
@@ -118,7 +120,7 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
         k_codes = offset + head * (k_bytes + v_bytes)
         places = keys, keys + kv_heads * d * PAGE * 4, k_bits, v_bits, k_codes, k_codes + k_bytes
         coded_rows = turned + (head * every + index * TILE) * (d + EXTRA) * 4
-        query = np.int64(q.ctypes.data), q.strides[0], head * group * d * 4, start, scale, coded_rows
+        query = np.int64(q.ctypes.data), q.strides[0], head * group * d * 4, start, scale, coded_rows, few
         means, matrix = np.int64(0), np.int64(0)
         if coded.size:
             means, _, matrix = basis_of(coding, layer, head, 1, d)
@@ -168,32 +170,35 @@ def shares(tokens, heads, kv_heads, d, start, threads, sides):
 
 
 @njit(error_model="numpy", cache=True)
-def _turn(q, layer, kv_heads, scale, coding, out):
+def _turn(q, layer, kv_heads, scale, coding, coded, room):
+    """(`room` floats, address of what `turn_token` writes behind them): the view keeps both alive."""
     tokens, heads, d = q.shape
     group = heads // kv_heads
-    for t in range(tokens):
+    few, width = looked_up(tokens * group), group * (d + EXTRA)
+    memory = np.empty(room + (kv_heads * tokens * width if coded.size else 0), np.float32)
+    out = np.int64(memory.ctypes.data) + room * 4
+    for t in range(tokens if coded.size else 0):
         for head in range(kv_heads):
             row = np.int64(q.ctypes.data) + t * q.strides[0] + head * group * d * 4
-            turn_token(row, layer, head, group, d, scale, coding, out + (head * tokens + t) * group * (d + EXTRA) * 4)
+            turn_token(row, layer, head, group, d, scale, coding, few, out + (head * tokens + t) * width * 4)
+    return memory[:room], out
 
 
 @njit(error_model="numpy", cache=True, nogil=True, parallel=True)
-def _attend(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, threads):
+def _attend(q, pages, coded, coding, layer, start, kv_heads, scale, out, threads):
     tokens, heads, d = q.shape
-    if coded.size:
-        _turn(q, layer, kv_heads, scale, coding, turned)
     units, room, run = shares(tokens, heads, kv_heads, d, start, threads, 2 if coded.size else 1)
-    parts, counters = np.empty(room, np.float32), np.zeros(FINISHED + 1 + units, np.int64)
+    parts, turned = _turn(q, layer, kv_heads, scale, coding, coded, room)
+    counters = np.zeros(FINISHED + 1 + units, np.int64)
     for _ in prange(threads):
         work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, parts, counters, run)
 
 
 @njit(error_model="numpy", cache=True, nogil=True)
-def _attend_alone(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out):
-    if coded.size:
-        _turn(q, layer, kv_heads, scale, coding, turned)
-    parts, counters = np.empty(0, np.float32), np.empty(0, np.int64)
-    work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, parts, counters, 1)
+def _attend_alone(q, pages, coded, coding, layer, start, kv_heads, scale, out):
+    parts, turned = _turn(q, layer, kv_heads, scale, coding, coded, 0)
+    work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, parts, np.empty(0, np.int64), 1)
+    keep(parts)
 
 
 def attend(q, pages, layer, start, kv_heads, scale, out, coded=NO_CODES, coding=NO_CODES):
@@ -213,13 +218,12 @@ def attend(q, pages, layer, start, kv_heads, scale, out, coded=NO_CODES, coding=
     coding : how they are coded, see `kernels.encode`.
     """
     tokens, heads, d = q.shape
-    turned = np.empty(tokens * heads * (d + EXTRA) if coded.size else 0, np.float32)
-    rest = turned.ctypes.data, pages, coded, coding, layer, start, kv_heads, scale, out
+    rest = pages, coded, coding, layer, start, kv_heads, scale, out
     if tokens * (start + tokens) * heads * d < SERIAL:
         if not _attend_alone.overloads:
-            compile_once(_attend_alone, *SIGNATURE)
+            compile_once(_attend_alone, STRIDED, *ARGUMENTS)
         _attend_alone(q, *rest)
     else:
         if not _attend.overloads:
-            compile_once(_attend, *SIGNATURE, int64)
-        _attend(q, *rest, get_num_threads())
+            compile_once(_attend, STRIDED, *ARGUMENTS, int64)
+        _attend(q, *rest, get_threads())

@@ -12,8 +12,10 @@ of successive k share a 32-bit word of column n, so a vector holds 8 columns:
     16    [k][n] halves                           the value
     32    [k][n] floats                           the value
 
-Levels of codes are whole numbers. They come out as pairs of int16, [k / 2][n][2], for products that add two of them:
-with h = half of the codes of a word, pair i of word g is k = 2 g h + i and k = 2 g h + i + h.
+Levels of codes are whole numbers; p of them share a 32-bit lane: with c codes to a word and s = c / p, lane i of word g
+holds k = c g + i + j s for j < p. Unpacked they are pairs of int16, [k / 2][n][2]. Products that look codes up on the
+way take pairs too, or four bytes where one instruction adds four products (`tiles.BYTES`). What they multiply, queries
+and weights, are whole numbers of 16 bits in the same order: pairs, or the low and then the high bytes of four.
 """
 
 from functools import reduce
@@ -25,14 +27,15 @@ from numba.extending import intrinsic
 
 from cachequant.kernels import cpu
 from cachequant.kernels.codebooks import BITS, CODED, LEVELS
-from cachequant.kernels.ir import F32, I32, I64, LANES, emit_larger, emit_tree, load, splat, store
-from cachequant.kernels.tiles import PAGE, emit_pairs, emit_scales, scaled
+from cachequant.kernels.ir import F32, I32, I64, LANES, constant, emit_larger, emit_tree, load, splat, store
+from cachequant.kernels.tiles import BYTES, I16, PAGE, RAISED, emit_pairs, emit_quads, emit_scales, scaled
 
 WORDS = ir.VectorType(I32, LANES)
 FLOATS = ir.VectorType(F32, LANES)
 _BYTES, _PAIRS = ir.VectorType(ir.IntType(8), 4 * LANES), ir.VectorType(ir.IntType(16), 2 * LANES)
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
 _AVX2 = "avx2" in cpu.features()
+_PARTS, _TIMES = (4, 2) if BYTES else (2, 1)  # levels of a lane, and words that multiply it, where codes are looked up
 _CHAINS = {1: 4, 3: 2 if "avx512vl" in cpu.features() else 1}  # of sums a row: they wait for each other, registers end
 
 
@@ -47,16 +50,16 @@ def _shifted(builder, word, by):
     return builder.lshr(word, words(by)) if by > 0 else builder.shl(word, words(-by))
 
 
-def _look_up(builder, levels, indices):
-    """levels[index] of every byte of the words; each is less than 16."""
+def _look_up(builder, table, indices):
+    """table[index % 16] of every byte of the words; each is less than 128."""
     indices = builder.bitcast(indices, _BYTES)
     if _AVX2:
-        table = ir.Constant(_BYTES, list(levels) * (4 * LANES // len(levels)))
         function = ir.FunctionType(_BYTES, [_BYTES, _BYTES])
         shuffle = cgutils.get_or_insert_function(builder.module, function, "llvm.x86.avx2.pshuf.b")
-        return builder.call(shuffle, [table, indices])
-    found = ir.Constant(_BYTES, [levels[0]] * 4 * LANES)
-    for i, level in enumerate(levels[1:], 1):
+        return builder.call(shuffle, [ir.Constant(_BYTES, table * 2), indices])
+    indices = builder.and_(indices, ir.Constant(_BYTES, [15] * 4 * LANES))
+    found = ir.Constant(_BYTES, [table[0]] * 4 * LANES)
+    for i, level in enumerate(table[1:], 1):
         hit = builder.icmp_unsigned("==", indices, ir.Constant(_BYTES, [i] * 4 * LANES))
         found = builder.select(hit, ir.Constant(_BYTES, [level] * 4 * LANES), found)
     return found
@@ -72,22 +75,45 @@ def _spread_signs(builder, signs):
     return builder.or_(builder.and_(signs, words(0x000F000F)), odd)
 
 
-def emit_levels(builder, bits, word, signs=None):
-    """(i, pairs) for every pair i of the codes of eight words: their int16 levels, in the order that is easiest."""
-    if bits == 3:
-        signs = _spread_signs(builder, signs)
-    width = {2: 2, 3: 2, 4: 4, 8: 8}[bits]
-    count, eight = 8 // width, ir.Constant(_PAIRS, [8] * 2 * LANES)
-    for f in range(count):
-        field = word
-        if bits < 8:
-            field = builder.and_(_shifted(builder, word, width * f), words(0x01010101 * ((1 << width) - 1)))
-            if bits == 3:
-                field = builder.or_(field, builder.and_(_shifted(builder, signs, f - 2), words(0x04040404)))
-            field = _look_up(builder, [*LEVELS[bits], *(-x for x in LEVELS[bits])], field)
-        field = builder.bitcast(field, _PAIRS)
-        yield f, builder.ashr(builder.shl(field, eight), eight)
-        yield count + f, builder.ashr(field, eight)
+def _indices(builder, bits, word, signs):
+    """(bytes, codes) for every field of the words: codes[i] is the code of those bytes of which i are the low 4 bits.
+
+    Half a byte may hold a neighbour too, so that it need not be masked out.
+    """
+    halves = [builder.and_(_shifted(builder, word, by), words(0x0F0F0F0F)) for by in (0, 4)]
+    if bits == 4:
+        return [(half, list(range(16))) for half in halves]
+    if bits == 2:
+        return [(half, [i >> low & 3 for i in range(16)]) for half in halves for low in (0, 2)]
+    signs = _spread_signs(builder, signs)
+    found, above = [], _shifted(builder, signs, -2)
+    for f, (source, at) in enumerate(((above, 2), (above, 3), (signs, 2), (signs, 3))):
+        magnitude = builder.and_(_shifted(builder, word, 2 * f), words(0x03030303))
+        source = builder.and_(source, words(0x3C3C3C3C))
+        found.append((builder.or_(magnitude, source), [i & 3 | (i >> at & 1) << 2 for i in range(16)]))
+    return found
+
+
+def emit_levels(builder, bits, word, signs=None, parts=2, raised=0):
+    """(i, levels) for every lane i of the codes of eight words, `parts` levels to a lane, in the order that is easiest;
+    four come plus `raised`."""
+    if bits == 8:
+        fields = [builder.xor(word, words(-0x7F7F7F80)) if raised else word]
+    else:
+        levels = [sign * level + raised for sign in (1, -1) for level in LEVELS[bits]]
+        levels = [x - 256 if x > 127 else x for x in levels]
+        fields = [
+            builder.bitcast(_look_up(builder, [levels[code] for code in codes], index), WORDS)
+            for index, codes in _indices(builder, bits, word, signs)
+        ]
+    eight = ir.Constant(_PAIRS, [8] * 2 * LANES)
+    for f, field in enumerate(fields):
+        if parts == 4:
+            yield f, field
+        else:
+            pairs = builder.bitcast(field, _PAIRS)
+            yield f, builder.bitcast(builder.ashr(builder.shl(pairs, eight), eight), WORDS)
+            yield len(fields) + f, builder.bitcast(builder.ashr(pairs, eight), WORDS)
 
 
 def per_word(bits: int) -> int:
@@ -161,12 +187,16 @@ def unpack(typingctx, bits, codes, k, n, out):
                 with cgutils.for_range_slice(builder, I64(0), n, I64(LANES)) as (column, _):
                     for i, pairs in emit_levels(builder, bits, *lines.read(column)):
                         place = builder.add(builder.add(first, builder.mul(I64(i), n)), column)
-                        store(builder, builder.bitcast(pairs, WORDS), out, place)
+                        store(builder, pairs, out, place)
 
         each(builder, bits, BITS, lambda one: values(one) if one > CODED else levels(one))
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 5), codegen
+
+
+def _added(builder, columns, total, left, right):
+    return emit_quads(builder, columns, total, left, right) if BYTES else emit_pairs(builder, total, left, right)
 
 
 @intrinsic(prefer_literal=True)
@@ -180,26 +210,33 @@ def multiply(typingctx, columns, bits, rows, a, a_row, codes, n, factors, addend
         bits, rows, a, a_row, codes, n, factors, addends, stride, c, ldc, k = args[1:]
 
         def emit(bits, rows):
-            half, starts = per_word(bits) // 2, [builder.mul(I64(r), a_row) for r in range(rows)]
+            starts, raised = [builder.mul(I64(r), a_row) for r in range(rows)], BYTES and columns_
             with cgutils.for_range_slice(builder, I64(0), n, I64(2 * LANES)) as (column, _):
-                at, chains = [column, builder.add(column, I64(LANES))], _CHAINS[rows]
+                at, chains = [column, builder.add(column, I64(LANES))], max(_TIMES, _CHAINS[rows])
                 sums = [
                     [[cgutils.alloca_once_value(builder, words(0)) for _ in range(chains)] for _ in at] for _ in starts
                 ]
-                with cgutils.for_range(builder, builder.udiv(k, I64(2 * half))) as loop:
-                    lines, unit = _Lines(builder, bits, codes, k, n, loop), builder.mul(loop.index, I64(half))
-                    for both in zip(*(emit_levels(builder, bits, *lines.read(x)) for x in at), strict=True):
-                        place = builder.add(unit, I64(both[0][0]))
+                with cgutils.for_range(builder, builder.udiv(k, I64(per_word(bits)))) as loop:
+                    lines = _Lines(builder, bits, codes, k, n, loop)
+                    unit = builder.mul(loop.index, I64(per_word(bits) // _PARTS * _TIMES))
+                    levels = (emit_levels(builder, bits, *lines.read(x), _PARTS, RAISED if raised else 0) for x in at)
+                    for both in zip(*levels, strict=True):
                         for start, totals in zip(starts, sums, strict=True):
-                            left = splat(builder, load(builder, a, builder.add(place, start), I32), LANES)
-                            for parts, (i, right) in zip(totals, both, strict=True):
-                                part = parts[i % chains]
-                                builder.store(emit_pairs(builder, builder.load(part), left, right), part)
+                            for half in range(_TIMES):
+                                place = builder.add(unit, I64(both[0][0] * _TIMES + half))
+                                left = splat(builder, load(builder, a, builder.add(place, start), I32), LANES)
+                                for parts, (i, right) in zip(totals, both, strict=True):
+                                    part = parts[(i * _TIMES + half) % chains]
+                                    builder.store(_added(builder, columns_, builder.load(part), left, right), part)
                 for r, totals in enumerate(sums):
                     for parts, x in zip(totals, at, strict=True):
                         place = builder.add(builder.mul(I64(r), ldc), x)
-                        total = reduce(builder.add, [builder.load(part) for part in parts])
-                        scaled(builder, columns_, total, factors, addends, stride, r, x, c, place)
+                        low, *high = (
+                            reduce(builder.add, [builder.load(part) for part in parts[half::_TIMES]])
+                            for half in range(_TIMES)
+                        )
+                        total = builder.add(low, builder.shl(high[0], words(8))) if high else low
+                        scaled(builder, columns_, total, factors, addends, stride, r, x, c, place, raised)
 
         each(builder, rows, (1, 3), lambda r: each(builder, bits, (2, 3, 4, 8), lambda b: emit(b, r)))
         return context.get_dummy_value()
@@ -208,47 +245,76 @@ def multiply(typingctx, columns, bits, rows, a, a_row, codes, n, factors, addend
 
 
 def _whole(builder, x, factor):
-    """x * factor as whole numbers below 2^16, in the low bits: adding 1.5 * 2^23 rounds, to nearest, ties to even."""
+    """x * factor as whole numbers, to nearest, ties to even: adding 1.5 * 2^23 rounds, and leaves them in low bits."""
     magic = ir.Constant(x.type, [12582912.0] * x.type.count)
     words = ir.VectorType(I32, x.type.count)
-    return builder.bitcast(builder.fadd(builder.fmul(x, splat(builder, factor, x.type.count)), magic), words)
+    rounded = builder.fadd(builder.fmul(x, splat(builder, factor, x.type.count)), magic)
+    return builder.sub(builder.bitcast(rounded, words), builder.bitcast(magic, words))
 
 
-def _pair(builder, low, high):
-    low = builder.and_(low, ir.Constant(low.type, [0xFFFF] * low.type.count))
-    return builder.or_(low, builder.shl(high, ir.Constant(low.type, [16] * low.type.count)))
+def _lanes(builder, parts):
+    """Whole numbers that share the 32-bit lanes of vectors, the first one lowest."""
+    room = 32 // len(parts)
+    first, *rest = (builder.and_(x, constant((1 << room) - 1, x)) for x in parts)
+    for i, x in enumerate(rest, 1):
+        first = builder.or_(first, builder.shl(x, constant(i * room, x)))
+    return first
 
 
-@intrinsic
-def whole_pairs(typingctx, bits, x, count, factor, out):
-    """`count` floats times a factor as whole numbers in the pairs of a side of that many bits."""
+def _alternate(builder, vectors):
+    """One vector, or the elements of two in turn."""
+    first, *rest = vectors
+    if not rest:
+        return first
+    count = first.type.count
+    order = [i + part * count for i in range(count) for part in (0, 1)]
+    return builder.shuffle_vector(first, rest[0], ir.Constant(ir.VectorType(I32, 2 * count), order))
+
+
+@intrinsic(prefer_literal=True)
+def whole_numbers(typingctx, looked_up, bits, x, count, factor, out):
+    """`count` floats times a factor as the whole numbers that multiply codes of that many bits; returns their sum.
+
+    looked_up : literal; whether they meet codes that are looked up on the way, not levels that are unpacked.
+    """
+    parts, halves = (_PARTS, _TIMES) if looked_up.literal_value else (2, 1)
 
     def codegen(context, builder, signature, args):
-        bits, x, count, factor, out = args
+        _, bits, x, count, factor, out = args
+        total = cgutils.alloca_once_value(builder, I32(0))
 
         def emit(bits):
-            half = per_word(bits) // 2
-            with cgutils.for_range(builder, builder.udiv(count, I64(2 * half))) as loop:
-                first, vector = builder.mul(loop.index, I64(2 * half)), ir.VectorType(F32, half)
-                low, high = (
-                    _whole(builder, load(builder, x, builder.add(first, I64(i)), vector), factor) for i in (0, half)
-                )
-                store(builder, _pair(builder, low, high), out, builder.mul(loop.index, I64(half)))
+            lanes = per_word(bits) // parts
+            with cgutils.for_range(builder, builder.udiv(count, I64(per_word(bits)))) as loop:
+                first, vector = builder.mul(loop.index, I64(per_word(bits))), ir.VectorType(F32, lanes)
+                q = [
+                    _whole(builder, load(builder, x, builder.add(first, I64(j * lanes)), vector), factor)
+                    for j in range(parts)
+                ]
+                numbers = [_lanes(builder, q)]
+                if halves == 2:  # low bytes are signed: high ones make up for it
+                    high = [builder.ashr(builder.add(y, constant(128, y)), constant(8, y)) for y in q]
+                    numbers.append(_lanes(builder, high))
+                store(builder, _alternate(builder, numbers), out, builder.mul(loop.index, I64(lanes * halves)))
+                builder.store(builder.add(builder.load(total), emit_tree(builder, q, builder.add)), total)
 
         each(builder, bits, (2, 3, 4, 8), emit)
-        return context.get_dummy_value()
+        return builder.load(total)
 
-    return types.void(types.int64, types.int64, types.int64, types.float32, types.int64), codegen
+    return types.int32(looked_up, *[types.int64] * 3, types.float32, types.int64), codegen
 
 
-@intrinsic
-def page_weights(typingctx, bits, p, scales, seen, top, out):
+@intrinsic(prefer_literal=True)
+def page_weights(typingctx, looked_up, bits, p, scales, seen, top, out):
     """What multiplies the levels of a page: 32 weights p times the bfloat16 scales of its values, as whole numbers up
-    to `top` in pairs; returns their step. All but bits and top are addresses; p is added to the eight sums of `seen`.
+    to `top`; returns their step. p, scales, seen and out are addresses; p is added to the eight sums of `seen`.
+
+    looked_up : see `whole_numbers`; bytes are unsigned here.
     """
+    parts, halves = (_PARTS, _TIMES) if looked_up.literal_value else (2, 1)
 
     def codegen(context, builder, signature, args):
-        bits, p, scales, seen, top, out = args
+        _, bits, p, scales, seen, top, out = args
         p = [load(builder, p, I64(i), FLOATS) for i in range(0, PAGE, LANES)]
         total = builder.fadd(builder.fadd(p[0], p[1]), builder.fadd(p[2], p[3]))
         store(builder, builder.fadd(load(builder, seen, I64(0), FLOATS), total), seen, I64(0))
@@ -256,24 +322,29 @@ def page_weights(typingctx, bits, p, scales, seen, top, out):
         largest = emit_tree(builder, w, lambda x, y: emit_larger(builder, x, y))
         some = builder.fcmp_ordered(">", largest, F32(0.0))
         factor = builder.select(some, builder.fdiv(top, largest), F32(0.0))
-        w = [_whole(builder, x, factor) for x in w]
+        w = [builder.trunc(_whole(builder, x, factor), ir.VectorType(I16, LANES)) for x in w]
+        while len(w) > 1:
+            order = ir.Constant(ir.VectorType(I32, 2 * w[0].type.count), list(range(2 * w[0].type.count)))
+            w = [builder.shuffle_vector(x, y, order) for x, y in zip(w[::2], w[1::2], strict=True)]
+        w = builder.bitcast(w[0], ir.VectorType(ir.IntType(8), 2 * PAGE))
 
         def emit(bits):
-            half = per_word(bits) // 2
-            low, high = w[0::2], w[1::2]
-            if half < LANES:
-                order = [i for i in range(LANES) if i // half % 2 == 0]
-                low, high = (
-                    [builder.shuffle_vector(x, x, ir.Constant(ir.VectorType(I32, LANES // 2), lanes)) for x in w]
-                    for lanes in (order, [i + half for i in order])
-                )
-            for i, (x, y) in enumerate(zip(low, high, strict=True)):
-                store(builder, _pair(builder, x, y), out, I64(i * x.type.count))
+            lanes, codes = per_word(bits) // parts, range(per_word(bits))
+            order = []
+            for first in range(0, PAGE, len(codes)):
+                for lane in range(lanes):
+                    four = [first + code for code in codes[lane::lanes]]
+                    if halves == 2:
+                        order += [2 * code + half for half in (0, 1) for code in four]
+                    else:
+                        order += [2 * code + half for code in four for half in (0, 1)]
+            mixed = builder.shuffle_vector(w, w, ir.Constant(ir.VectorType(I32, 2 * PAGE), order))
+            store(builder, mixed, out, I64(0))
 
         each(builder, bits, (2, 3, 4, 8), emit)
         return builder.fdiv(largest, top)
 
-    return types.float32(types.int64, types.int64, types.int64, types.int64, types.float32, types.int64), codegen
+    return types.float32(looked_up, *[types.int64] * 4, types.float32, types.int64), codegen
 
 
 @intrinsic

@@ -23,7 +23,7 @@ from cachequant.kernels.lazy import ADDRESSES, VECTOR, compile_once
 from cachequant.kernels.native import GROUP, ROWS, TABLE_SIZE, UNSIGNED
 from cachequant.kernels.pointwise import gelu_row, layer_row, rms_row, rope_row, silu_row
 from cachequant.kernels.quantize_rows import RECORD, quantize_tile
-from cachequant.kernels.segment import EXTRA, turn_token
+from cachequant.kernels.segment import EXTRA, looked_up, turn_token
 from cachequant.kernels.tiles import PAGE
 from cachequant.kernels.views import floats as floats_at
 
@@ -139,7 +139,7 @@ def _store(counts, shape, qkv, m, cos, sin, store, layer, start, scale, turned):
                 rope_row(row + 4 * (heads + head) * d, cos + at, sin + at, d // 2, 1)
             if coded.size:
                 to = turned + 4 * (head * m + t - start) * group * (d + EXTRA)
-                turn_token(query, layer, head, group, d, scale, coding, to)
+                turn_token(query, layer, head, group, d, scale, coding, looked_up(m * group), to)
         key = qkv + (begin - start) * stride + 4 * (heads + head) * d
         value = key + 4 * kv_heads * d
         append_page(key, stride, value, stride, page, begin, end, pages, coded, coding, layer, kv_heads, head, d)

@@ -1,26 +1,26 @@
 """One segment of attention: a tile of query rows against the at most eight pages between two cuts of the softmax.
 
 Pages are read in one of two ways. Exact rows meet float32 queries in chains of fused multiply-adds over ascending k.
-Codes meet queries, and weights, that are rounded to 16-bit whole numbers with one step a row (and page), as pairs of
-int16 that are summed exactly in int32; the steps, the scales and the unit of the codebook come in at the end. That
-rounding is 2^-16 of the largest number, three hundred times below the error of a 4-bit code.
+Codes meet queries, and weights, that are rounded to 16-bit whole numbers with one step a row (and page), and summed
+exactly in int32; the steps, the scales and the unit of the codebook come in at the end. That rounding is 2^-16 of the
+largest number, three hundred times below the error of a 4-bit code.
 """
 
 import numpy as np
 from numba import njit
 
 from cachequant.kernels.codebooks import CODED, unit_of_bits
-from cachequant.kernels.coded import multiply, page_weights, side_bytes, unpack, whole_pairs
+from cachequant.kernels.coded import multiply, page_weights, side_bytes, unpack, whole_numbers
 from cachequant.kernels.encode import basis_of, numbers_of
 from cachequant.kernels.ir import fma, row_sum
-from cachequant.kernels.tiles import PAGE, SEGMENT, coded_product, prefetch, product, softmax
+from cachequant.kernels.tiles import PAGE, RAISED, SEGMENT, coded_product, prefetch, product, softmax
 from cachequant.kernels.views import floats
 
 TILE = 48  # query rows (position, head of the group) that share one pass over the pages
 FEW = 3  # rows for which codes are looked up on the way, not unpacked before
 STATS = 4  # floats of a row beside its output: maximum, sum, and the part of the sum that read codes
-EXTRA = 2  # numbers behind a query in the coded basis: its step (or 1) and the score of the means
-WHOLE = 32767  # largest whole number that a query or a weight becomes
+EXTRA = 3  # numbers behind a query in the coded basis: its step (or 1), the score of the means, what raising cost
+WHOLE = 127 * 256 + 127  # largest whole number that a query or a weight becomes: two signed bytes
 WEIGHTS = PAGE // 2 + 2  # numbers of a row's weights of one page: pairs, step, one unused
 SEEN = 8  # partial sums of the weights that read codes
 AHEAD = 4  # sides of pages from the one being read to the one being fetched
@@ -39,19 +39,27 @@ def _top(d):
     return min(WHOLE, (2**31 - 1) // (127 * d))
 
 
+@njit(inline="always")
+def looked_up(rows):
+    """Whether that many queries of a chunk on one head meet codes that are looked up on the way."""
+    return rows <= FEW
+
+
 @njit(error_model="numpy", cache=True)
-def turn_token(q, layer, head, group, d, scale, coding, out):
+def turn_token(q, layer, head, group, d, scale, coding, few, out):
     """The queries of one key head (group, d) for its coded keys, d + EXTRA numbers each, at addresses.
 
-    For codes: d / 2 pairs of whole numbers; else d floats. Behind them, from d on, stand what one unit is worth and
-    the score of the means.
+    For codes: d whole numbers (see `kernels.coded`) in the place of d / 2 floats; else d floats. Behind them, from d
+    on, stand what one unit is worth, the score of the means, and an int32: what raised levels add to a sum, negated.
+
+    few : see `looked_up`.
     """
     bits, _, _ = numbers_of(coding, layer)
     means, _, matrix = basis_of(coding, layer, head, 0, d)
     turned = np.empty(d, np.float32)
     for g in range(group):
         row, result, mean = floats(q + g * d * 4, d), floats(out + g * (d + EXTRA) * 4, d + EXTRA), floats(means, d)
-        bias, step = np.float32(0), np.float32(1)
+        bias, step, total = np.float32(0), np.float32(1), np.int32(0)
         if bits > CODED:
             for i in range(d):
                 result[i] = row[i] * np.float32(scale)
@@ -59,14 +67,19 @@ def turn_token(q, layer, head, group, d, scale, coding, out):
             for i in range(d):
                 bias = fma(row[i], mean[i], bias)
             at, largest = np.int64(turned.ctypes.data), np.float32(0)
-            product(1, 4, 1, 1, 0, q + g * d * 4, matrix, d, at, d, d, d, 0)
+            product(1, 8, 1, 1, 0, q + g * d * 4, matrix, d, at, d, d, d, 0)
             for i in range(d):
                 turned[i] *= np.float32(scale)
                 largest = max(largest, abs(turned[i]))
             top = np.float32(_top(d))
-            whole_pairs(bits, at, d, top / largest if largest > 0 else np.float32(0), out + g * (d + EXTRA) * 4)
+            factor, to = top / largest if largest > 0 else np.float32(0), out + g * (d + EXTRA) * 4
+            if few:
+                total = whole_numbers(True, bits, at, d, factor, to)
+            else:
+                whole_numbers(False, bits, at, d, factor, to)
             step = largest / top * _UNITS[bits]
         result[d], result[d + 1] = step, bias * np.float32(scale)
+        result[d + 2 : d + 3].view(np.int32)[0] = -RAISED * total
 
 
 @njit(error_model="numpy", cache=True)
@@ -169,7 +182,7 @@ def _ahead(index, values_too, pages, coded, places, here):
 @njit(error_model="numpy", cache=True)
 def _keys(query, first, rows, group, begin, count, pages, coded, places, scratch, d, s):
     """Scores of all rows against `count` tokens from `begin` on."""
-    q, stride, offset, start, scale, turned = query
+    q, stride, offset, start, scale, turned, few = query
     keys, _, k_bits, _, k_codes, _ = places
     panel, levels, _, _ = scratch
     packed, length = False, (count + PAGE - 1) // PAGE
@@ -192,7 +205,7 @@ def _keys(query, first, rows, group, begin, count, pages, coded, places, scratch
             _exact_scores(m, panel + low * 4, page, d, target + low * SEGMENT * 4, ahead)
             low += m
         unpacked = 0
-        if rows - cut > FEW or (cut < rows and k_bits > CODED):
+        if cut < rows and (not few or k_bits > CODED):
             unpack(k_bits, codes + k_codes, d, PAGE, levels)
             unpacked = levels
         while cut < rows:
@@ -205,7 +218,7 @@ def _keys(query, first, rows, group, begin, count, pages, coded, places, scratch
 
 
 @njit(error_model="numpy", cache=True)
-def _sums(first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated):
+def _sums(few, first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated):
     """Values of `count` tokens from `begin` on, weighted by what the softmax left, added to the outputs."""
     _, values, _, v_bits, _, v_codes = places
     _, levels, weights, seen = scratch
@@ -232,7 +245,7 @@ def _sums(first, rows, group, begin, count, pages, coded, places, scratch, d, s,
                     _exact_values(1, at, page + shared * d * 4, d, o + r * d * 4, more, ahead)
             low += m
         unpacked = 0
-        if rows - cut > FEW or (cut < rows and v_bits > CODED):
+        if cut < rows and (not few or v_bits > CODED):
             unpack(v_bits, codes + v_codes, PAGE, d, levels)
             unpacked = levels
         while cut < rows:
@@ -240,10 +253,11 @@ def _sums(first, rows, group, begin, count, pages, coded, places, scratch, d, s,
             if v_bits <= CODED:
                 scales = codes + v_codes + side_bytes(v_bits, d) - 2 * PAGE
                 for r in range(m):
-                    at = weights + r * WEIGHTS * 4
-                    step = page_weights(
-                        v_bits, p + (cut + r) * SEGMENT * 4, scales, seen + (cut + r) * SEEN * 4, whole, at
-                    )  # fmt: skip
+                    at, x, y = weights + r * WEIGHTS * 4, p + (cut + r) * SEGMENT * 4, seen + (cut + r) * SEEN * 4
+                    if few:
+                        step = page_weights(True, v_bits, x, scales, y, whole, at)
+                    else:
+                        step = page_weights(False, v_bits, x, scales, y, whole, at)
                     floats(at, WEIGHTS)[PAGE // 2] = step * _UNITS[v_bits]
                 _coded_values(v_bits, m, weights, codes + v_codes, unpacked, d, to)
             else:
@@ -256,7 +270,7 @@ def attend_segment(query, first, rows, group, segment, pages, coded, places, scr
     """One segment for `rows` query rows; row r stands at position (first + r) // group and reads nothing after it.
 
     query : address of the queries, bytes between tokens, offset of the head, position of the first, factor of scores,
-        and address of the tile's queries in the coded basis.
+        address of the tile's queries in the coded basis, and whether those are few (see `looked_up`).
     places : offsets of the head's keys and values in an exact page; bits, and offsets in the codes, of both sides.
     scratch : addresses of room for packed queries, for the levels of a page, for weights, and for sums of weights.
     s, o, rotated, stats : addresses of the score buffer (rows, 256), of the outputs (rows, d), of those in the coded
@@ -275,7 +289,7 @@ def attend_segment(query, first, rows, group, segment, pages, coded, places, scr
             row, blocks = s + r * SEGMENT * 4, (tokens + PAGE - 1) // PAGE
             floats(row + tokens * 4, blocks * PAGE - tokens)[:] = -np.inf
             softmax(row, blocks, stats + r * STATS * 4)
-    _sums(first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated)
+    _sums(query[-1], first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated)
     if coded.size:
         numbers = floats(stats, rows * STATS)
         for r in range(rows):

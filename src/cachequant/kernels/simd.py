@@ -77,3 +77,10 @@ def available(wide: bool = False) -> list[KernelSet]:
         raise InputError(f"CACHEQUANT_KERNELS={wanted!r}: this CPU runs {', '.join(s.name for s in sets)}")
     asked = [s for s in sets if wanted in (None, s.name)]
     return [s for s in asked if s.wide] or [s for s in sets if s.wide] if wide else asked
+
+
+def multiplies_bytes() -> bool:
+    """Whether the chosen set adds four products of bytes in one instruction, unsigned times signed; see `available`."""
+    wanted = os.environ.get("CACHEQUANT_KERNELS")
+    chosen = next((s for s in SETS.values() if s.runs_here and wanted in (None, s.name)), None)
+    return chosen is not None and "vpdpbusd" in chosen.instruction

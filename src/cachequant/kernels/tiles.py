@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from cachequant.kernels import cpu
+from cachequant.kernels import cpu, simd
 from cachequant.kernels.ir import (
     F32,
     I32,
@@ -34,6 +34,8 @@ PAGE = 32
 LEVEL = 2  # of cache that pages are fetched into
 I16 = ir.IntType(16)
 _AVX2 = "avx2" in cpu.features()
+BYTES = simd.multiplies_bytes()  # where codes are looked up, products take four bytes, else two int16
+RAISED = 128  # levels of keys are multiplied plus this number where they are bytes: one side has to be unsigned
 
 
 def emit_tile(builder, shape, strides, operands, column, kind, first, term, last, ahead=None):
@@ -115,6 +117,15 @@ def emit_pairs(builder, total, left, right):
     return add_neighbours(builder, total, builder.sext(left, wide), builder.sext(right, wide), 2)
 
 
+def emit_quads(builder, columns, total, left, right):
+    """total + the sum of four products of bytes, `vpdpbusd` (Intel SDM volume 2C): unsigned are those of right with
+    `columns`, else those of left.
+    """
+    function = ir.FunctionType(total.type, [total.type] * 3)
+    dot = cgutils.get_or_insert_function(builder.module, function, "llvm.x86.avx512.vpdpbusd.256")
+    return builder.call(dot, [total, right, left] if columns else [total, left, right])
+
+
 def emit_scales(builder, base, index):
     """Eight bfloat16 numbers as float32."""
     halves = ir.VectorType(I16, LANES)
@@ -126,14 +137,19 @@ def emit_scales(builder, base, index):
     return builder.bitcast(bits, ir.VectorType(F32, LANES))
 
 
-def scaled(builder, columns, total, factors, addends, stride, row, column, c, place):
-    """Store sums of products of whole numbers as what they are worth; see `coded_product`."""
+def scaled(builder, columns, total, factors, addends, stride, row, column, c, place, raised=False):
+    """Store sums of products of whole numbers as what they are worth; see `coded_product`.
 
-    def same(base, index):
-        return splat(builder, load(builder, base, index), LANES)
+    raised : an int32 two numbers behind addends is added to the sum: what raised levels bring in.
+    """
 
-    values = builder.sitofp(total, ir.VectorType(F32, LANES))
+    def same(base, index, kind=F32):
+        return splat(builder, load(builder, base, index, kind), LANES)
+
     at = builder.mul(I64(row), stride)
+    if raised:
+        total = builder.add(total, same(addends, builder.add(at, I64(2)), I32))
+    values = builder.sitofp(total, ir.VectorType(F32, LANES))
     if columns:
         factor = builder.fmul(emit_scales(builder, factors, column), same(addends, at))
         plus = same(addends, builder.add(at, I64(1)))
