@@ -22,7 +22,7 @@ from cachequant.kernels.coded import side_bytes
 from cachequant.kernels.encode import basis_of, numbers_of
 from cachequant.kernels.ir import exp, fetch_add, fma
 from cachequant.kernels.lazy import ADDRESSES, STRIDED, compile_once
-from cachequant.kernels.segment import EXTRA, SEEN, STATS, TILE, WEIGHTS, attend_segment, looked_up, turn_token
+from cachequant.kernels.segment import EXTRA, ROOM, SEEN, STATS, TILE, WEIGHTS, attend_segment, looked_up, turn_token
 from cachequant.kernels.tiles import PAGE, SEGMENT, product
 from cachequant.kernels.views import floats, keep
 
@@ -100,13 +100,13 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
     if threads and counters[0] >= jobs:
         return
     block, between = height * (sides * d + STATS) * 4, height * d * 4
-    room = TILE * d + height * SEGMENT + (d * PAGE + 6 * WEIGHTS + height * SEEN if coded.size else 0)
+    room = TILE * d + height * SEGMENT + (d * PAGE + ROOM * WEIGHTS + height * SEEN if coded.size else 0)
     memory = np.empty(room + (0 if split else 2 * block // 4), np.float32)
     panel = np.int64(memory.ctypes.data)
     s = panel + TILE * d * 4
     levels = s + height * SEGMENT * 4
     weights = levels + d * PAGE * 4
-    scratch = panel, levels, weights, weights + 6 * WEIGHTS * 4
+    scratch = panel, levels, weights, weights + ROOM * WEIGHTS * 4
     k_bits, v_bits, offset = numbers_of(coding, layer) if coded.size else (0, 0, 0)
     k_bytes, v_bytes = side_bytes(k_bits, d), side_bytes(v_bits, d)
     while True:

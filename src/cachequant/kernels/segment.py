@@ -21,7 +21,8 @@ FEW = 3  # rows for which codes are looked up on the way, not unpacked before
 STATS = 4  # floats of a row beside its output: maximum, sum, and the part of the sum that read codes
 EXTRA = 3  # numbers behind a query in the coded basis: its step (or 1), the score of the means, what raising cost
 WHOLE = 127 * 256 + 127  # largest whole number that a query or a weight becomes: two signed bytes
-WEIGHTS = PAGE // 2 + 2  # numbers of a row's weights of one page: pairs, step, one unused
+WEIGHTS = PAGE // 2 + 2  # numbers of a row's weights of one page: whole numbers, what one is worth, one unused
+ROOM = FEW * SEGMENT // PAGE  # rows of weights at a time: of a segment, or of a register tile
 SEEN = 8  # partial sums of the weights that read codes
 AHEAD = 4  # sides of pages from the one being read to the one being fetched
 _UNITS = unit_of_bits()
@@ -217,12 +218,35 @@ def _keys(query, first, rows, group, begin, count, pages, coded, places, scratch
             cut += m
 
 
+@njit(inline="always")
+def _weigh(few, bits, p, codes, d, seen, out):
+    """What multiplies the values of a page of codes for one row of weights p, and what one unit of it is worth."""
+    scales = codes + side_bytes(bits, d) - 2 * PAGE
+    if few:
+        step = page_weights(True, bits, p, scales, seen, np.float32(WHOLE), out)
+    else:
+        step = page_weights(False, bits, p, scales, seen, np.float32(WHOLE), out)
+    floats(out, WEIGHTS)[PAGE // 2] = step * _UNITS[bits]
+
+
+@njit(error_model="numpy", cache=True)
+def _weigh_pages(bits, first, rows, group, begin, length, coded, codes_at, s, d, seen, weights):
+    """`_weigh` for few rows and all pages of a segment: one page after the other would wait for its divisions."""
+    for i in range(length):
+        position, codes = begin + i * PAGE, coded[begin // PAGE + i]
+        for r in range(_rows_before(position + PAGE, first, rows, group) if codes else rows, rows):
+            p, at = s + (r * SEGMENT + i * PAGE) * 4, weights + (i * FEW + r) * WEIGHTS * 4
+            _weigh(True, bits, p, codes + codes_at, d, seen + r * SEEN * 4, at)
+
+
 @njit(error_model="numpy", cache=True)
 def _sums(few, first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated):
     """Values of `count` tokens from `begin` on, weighted by what the softmax left, added to the outputs."""
     _, values, _, v_bits, _, v_codes = places
     _, levels, weights, seen = scratch
-    length, whole = (count + PAGE - 1) // PAGE, np.float32(WHOLE)
+    length = (count + PAGE - 1) // PAGE
+    if few and coded.size and v_bits <= CODED:
+        _weigh_pages(v_bits, first, rows, group, begin, length, coded, v_codes, s, d, seen, weights)
     for i in range(length):
         position, index, p = begin + i * PAGE, begin // PAGE + i, s + i * PAGE * 4
         codes = coded[index] if coded.size else 0
@@ -251,15 +275,11 @@ def _sums(few, first, rows, group, begin, count, pages, coded, places, scratch, 
         while cut < rows:
             m, to = _micro(rows - cut), rotated + cut * d * 4
             if v_bits <= CODED:
-                scales = codes + v_codes + side_bytes(v_bits, d) - 2 * PAGE
-                for r in range(m):
-                    at, x, y = weights + r * WEIGHTS * 4, p + (cut + r) * SEGMENT * 4, seen + (cut + r) * SEEN * 4
-                    if few:
-                        step = page_weights(True, v_bits, x, scales, y, whole, at)
-                    else:
-                        step = page_weights(False, v_bits, x, scales, y, whole, at)
-                    floats(at, WEIGHTS)[PAGE // 2] = step * _UNITS[v_bits]
-                _coded_values(v_bits, m, weights, codes + v_codes, unpacked, d, to)
+                at = weights + (i * FEW + cut) * WEIGHTS * 4 if few else weights
+                for r in range(0 if few else m):
+                    x, y = p + (cut + r) * SEGMENT * 4, seen + (cut + r) * SEEN * 4
+                    _weigh(False, v_bits, x, codes + v_codes, d, y, at + r * WEIGHTS * 4)
+                _coded_values(v_bits, m, at, codes + v_codes, unpacked, d, to)
             else:
                 _exact_values(m, p + cut * SEGMENT * 4, levels, d, to, PAGE, levels)
             cut += m
