@@ -26,8 +26,25 @@ gaussian_vectors: int = 4096
 seen_tokens: int = 512  # whose keys and values are looked at
 fit_tokens: int = 8192  # of the calibration text, for the bases of the ablation
 stage_bits: list[int] = [4, 3, 2]  # of keys and values, for the ablation in NumPy
-ablation_bases: list[str] = ["no-rotation", "rotation", "means", "means-balance", "means-feedback"]
-ablation_pages: list[str] = ["k4v4+exact0", "k4v4+exact2"]  # calibrated, with other numbers of exact pages
+ablation: list[str] = [
+    "k4v4+exact0/no-rotation+rms+coded",  # one part more in each row, up to the calibrated format
+    "k4v4+exact0/rotation+rms+coded",
+    "k4v4+exact0/rotation+coded",
+    "k4v4+exact0/means+coded",
+    "k4v4+exact0/means-balance+coded",
+    "k4v4+exact0/means-feedback+coded",
+    "k4v4+exact0/means-feedback",
+    "k4v4/means-feedback",
+    "k4v4+exact2/means-feedback",
+    "k4v4/means-feedback+coded",  # from here on all parts but those that a row leaves out
+    "k4v4/means-feedback+rms",
+    "k4v4/means-balance",
+    "k4v4/means",
+    "k4v4/feedback",
+    "k4v4/calibrated-unrotated",
+    "k4v4/rotation",
+    "k4v4/no-rotation",
+]
 ablation_tokens: int = 1024
 sensitivity_bits: int = 2
 sensitivity_layers: int = 30  # at most
@@ -111,15 +128,20 @@ stages = {
 stages
 
 # %% [markdown]
-# The same parts in the decoder, with its scale search and its exact own page: perplexity.
+# The same parts in the decoder: perplexity.
 
 # %%
-calibration = "/none" if all(name.endswith("/none") for name in pages if name != "fp16") else ""
-parts = [*(f"fp32/k4v4/{basis}" for basis in ablation_bases), *(f"fp32/{kv}{calibration}" for kv in ablation_pages)]
-ablation = quality.summarize(
-    quality.evaluate(study, parts, source, ablation_tokens, window, results.checkpoint("ablation"))
+ablated = quality.summarize(
+    quality.evaluate(
+        study,
+        [f"{kv_rows.PREFIX}{name}" for name in ablation],
+        source,
+        ablation_tokens,
+        window,
+        results.checkpoint("ablation"),
+    )
 )
-{name: row.get("delta_percent") for name, row in ablation.items()}
+{name: row.get("delta_percent") for name, row in ablated.items()}
 
 # %% [markdown]
 # Layers: attention's output over codes against the exact one, and each side of each layer coded alone.
@@ -128,6 +150,7 @@ ablation = quality.summarize(
 coded = {name: kv_rows.model_of(float_model, name) for name in looked_at}
 cosines = {name: steps.run(f"cosine-{name}", kv_layers.output_cosine, other, seen) for name, other in coded.items()}
 layers = min(sensitivity_layers, config.layers)
+calibration = "/none" if all(name.endswith("/none") for name in pages if name != "fp16") else ""
 single = [f"fp32/{kv}{calibration}" for kv in kv_layers.alone(layers, sensitivity_bits)]
 sensitivity = kv_layers.sensitivity(
     quality.summarize(
@@ -240,7 +263,7 @@ results.save(
         "gaussian": gaussian,
         "shapes": shapes,
         "stages": stages,
-        "ablation": ablation,
+        "ablation": ablated,
         "ablation_tokens": ablation_tokens,
         "cosines": cosines,
         "sensitivity": {"bits": sensitivity_bits, "tokens": sensitivity_tokens, "layers": sensitivity},

@@ -6,10 +6,15 @@ import pytest
 import cachequant as cq
 import helpers
 from cachequant.errors import InputError
+from cachequant.kernels.append import append
 from cachequant.kv import calibration, formats
 from cachequant.kv.basis import fitted, plain
+from cachequant.kv.decode import decode
+from cachequant.kv.pages import PagePool
+from cachequant.kv.session import Session
 from cachequant.study import distortion, kv_ablation, kv_layers, kv_rows, kv_vectors, sparse_values
 from cachequant.study.kv_ablation import Ablated
+from cachequant.study.kv_recoded import RecodedModel
 
 
 @pytest.fixture(scope="module")
@@ -192,3 +197,61 @@ def test_memory_rows_and_contexts(model):
 def test_sides_of_a_mixed_format():
     assert kv_rows.sides(formats.get("k4v4,1-2:k3v3"), 4) == "k4v4: 0, 3; k3v3: 1-2"
     assert kv_rows.fixed(["k4v4", "k4v4/none", "mixed", "fp16"]) == ["k4v4", "fp16"]
+
+
+@pytest.mark.parametrize("kv", ["k4v4", "k3v2+exact0", "k4v4,1:k8v16"])
+@pytest.mark.parametrize("own", [True, False], ids=["own-exact", "own-coded"])
+def test_recoded_pages_read_what_their_codes_stand_for(model, study, ids, kv, own):
+    """With all parts the bits of the model; with its own page coded, those of a float32 run over decoded rows."""
+    made = study.with_kv(kv, "means-feedback")
+    with RecodedModel(model, made.pages, own=own).session() as session, made.session() as whole:
+        got = session.extend(ids, "hidden")
+        assert session.pages[1:-1] and all(session._pool.is_coded(page) for page in session.pages[1:-1])
+        if own:
+            assert np.array_equal(got, whole.extend(ids, "hidden"))
+            return
+    stored = {}
+
+    def see(layer, q, k, v):
+        one = PagePool(model.config.layers, *k.shape[1:], made.pages)
+        for i in range(0, len(k), 32) if made.kv.exact_pages == 0 else range(32, len(k), 32):
+            rows, n = np.zeros((2, 32, *k.shape[1:]), np.float32), len(k[i : i + 32])
+            rows[:, :n] = k[i : i + 32], v[i : i + 32]
+            exact, codes = ([one.address(one.acquire(coded))] for coded in (False, True))
+            append(*rows, np.array(exact), layer, 0, np.array(codes), made.pages.numbers)
+            read = np.empty((2, k.shape[1], 32, k.shape[2]), np.float32)
+            decode(np.array(codes), made.pages, layer, *read)
+            k[i : i + 32], v[i : i + 32] = read.swapaxes(1, 2)[:, :n]
+        stored[layer] = k.copy()
+
+    with Session(model._decoder.watched(see), model.pool, model) as session:
+        want = session.extend(ids, "hidden")
+    helpers.assert_near(got, want)
+    assert len(stored) == model.config.layers
+
+
+@pytest.mark.parametrize("parts", ["means-feedback+rms", "no-rotation+rms+coded"])
+def test_recoded_pages_do_not_depend_on_the_cut(study, ids, parts):
+    made = study.with_kv("k4v3+exact0", parts)
+    with made.session() as whole, made.session() as chunked:
+        want = whole.extend(ids, "hidden")
+        cuts = [ids[i : i + 7] for i in range(0, len(ids), 7)]
+        assert np.array_equal(np.concatenate([chunked.extend(part, "hidden") for part in cuts]), want)
+    assert made.pool.in_use == 0
+
+
+def test_scales_without_the_search_are_root_mean_squares(study, seen, ids):
+    made = study.with_kv("k4v4", "rotation+rms")
+    with made.session() as session:
+        session.extend(ids)
+        page = session._pool.read(session.pages[1])
+        scales = page.reshape(2, 2, 2, -1)[..., -64:].copy().view(np.uint16)  # layer, head, side, token
+    for at, side in enumerate(kv_vectors.SIDES):  # of layer 0, whose rows do not depend on what attention read
+        y = kv_vectors.into(made.pages.basis, 0, side, seen[0].side(side)[32:64])
+        found = (scales[0, :, at].astype(np.uint32) << 16).view(np.float32)
+        np.testing.assert_allclose(found, np.sqrt((y * y).mean(-1)).T, rtol=2**-8)
+
+
+def test_what_can_be_left_out_is_named(study):
+    with pytest.raises(InputError, match="'search' in 'means\\+search' is not one of rms, coded"):
+        study.with_kv("k4v4", "means+search")

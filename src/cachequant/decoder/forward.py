@@ -154,7 +154,7 @@ class Decoder:
 
     def watched(self, see: Callable[[int, np.ndarray, np.ndarray, np.ndarray], None]) -> "Decoder":
         """The same decoder, which shows `see(layer, q, k, v)` what attention gets: (T, heads, head_dim), positions
-        rotated in."""
+        rotated in. What it writes to k and v is stored in their place."""
         other = copy(self)
         other.layers, other._see = list(self.layers), see
         return other

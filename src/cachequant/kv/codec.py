@@ -51,14 +51,18 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
     return rounded.view(np.float32)
 
 
-def encode(y: np.ndarray, bits: int, feedback: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def encode(
+    y: np.ndarray, bits: int, feedback: np.ndarray | None = None, search: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
     """Codes and scales of vectors that are rotated already.
 
     Parameters
     ----------
     y : (..., d) float32.
     bits : 2, 3, 4, or 8.
-    feedback : (d (d - 1) / 2,) float32 triangle of `kv.basis.Basis`; None rounds each value on its own.
+    feedback : (..., d (d - 1) / 2) float32 triangles of `kv.basis.Basis`, one for all vectors or of leading axes that
+        fit theirs; None rounds each value on its own.
+    search : whether the scale of 2 to 4 bits is searched; without, which no kernel does, it is the root mean square.
 
     Returns
     -------
@@ -67,9 +71,10 @@ def encode(y: np.ndarray, bits: int, feedback: np.ndarray | None = None) -> tupl
     """
     y = np.asarray(y, np.float32)
     d, top = y.shape[-1], np.abs(y).max(-1)
-    factors = np.zeros((d, d), np.float32)
+    factors = None
     if feedback is not None:
-        factors[np.tril_indices(d, -1)] = feedback
+        factors = np.zeros((*feedback.shape[:-1], d, d), np.float32)
+        factors[..., *np.tril_indices(d, -1)] = feedback
     if bits == CODED:
         scales = bfloat16(top / np.float32(127))
         t = np.divide(y, scales[..., None], out=np.zeros_like(y), where=scales[..., None] > 0)
@@ -85,7 +90,7 @@ def encode(y: np.ndarray, bits: int, feedback: np.ndarray | None = None) -> tupl
     whole = _fed(u, factors, np.zeros_like)[0]
     best, scales = np.full(top.shape, -1, np.float32), np.zeros(top.shape, np.float32)
     found = np.full(y.shape, levels[0])
-    for factor in np.array(FACTORS, np.float32):
+    for factor in np.array(FACTORS if search else (1,), np.float32):
         inverse = np.divide(np.float32(1), rms * factor, out=np.zeros_like(rms), where=rms > 0)[..., None]
         x, b = _fed(u * inverse, factors, nearest)
         got = whole * inverse - (x - b)
@@ -95,16 +100,20 @@ def encode(y: np.ndarray, bits: int, feedback: np.ndarray | None = None) -> tupl
         best = np.where(better, gain, best)
         scales = np.where(better, num / den * top, scales)
         found = np.where(better[..., None], b, found)
+    if not search:
+        scales = rms * top
     codes = np.searchsorted(levels, np.abs(found)) + np.where(found < 0, len(levels), 0)
     return codes.astype(np.int32), bfloat16(scales)
 
 
-def _fed(y: np.ndarray, factors: np.ndarray, code: Callable) -> tuple[np.ndarray, np.ndarray]:
+def _fed(y: np.ndarray, factors: np.ndarray | None, code: Callable) -> tuple[np.ndarray, np.ndarray]:
     """Values in order, each with the errors of those before it fed to it, and what `code` makes of them."""
+    if factors is None:
+        return y, code(y)
     fed, coded = y.copy(), np.empty_like(y)
     for i in range(y.shape[-1]):
         coded[..., i] = code(fed[..., i])
-        fed[..., i + 1 :] += factors[i + 1 :, i] * (y[..., i] - coded[..., i])[..., None]
+        fed[..., i + 1 :] += factors[..., i + 1 :, i] * (y[..., i] - coded[..., i])[..., None]
     return fed, coded
 
 

@@ -6,7 +6,6 @@ Theory: the distortion of Lloyd-Max quantizers of the unit Gaussian (Max 1960, t
 
 import numpy as np
 
-from cachequant.kernels.codebooks import edges, magnitudes
 from cachequant.kv import codec
 
 BITS = (2, 3, 4)
@@ -20,13 +19,8 @@ def bound(bits: float) -> float:
 
 
 def coded(y: np.ndarray, bits: int, search: bool = True, feedback: np.ndarray | None = None) -> np.ndarray:
-    """Vectors (..., d) as their codes give them back; without the search the scale is the root mean square."""
-    if search:
-        return codec.decode(*codec.encode(y, bits, feedback), bits)
-    rms = codec.bfloat16(np.sqrt((y * y).mean(-1, keepdims=True)))
-    unit = np.divide(y, rms, out=np.zeros_like(y), where=rms > 0)
-    index = (np.abs(unit)[..., None] > edges(bits)).sum(-1)
-    return np.copysign(magnitudes(bits)[index], unit) * rms
+    """Vectors (..., d) as their codes give them back; `feedback` and `search` as for `codec.encode`."""
+    return codec.decode(*codec.encode(y, bits, feedback, search), bits)
 
 
 def relative(error: np.ndarray, x: np.ndarray) -> float:

@@ -1,14 +1,16 @@
-"""What each part of the code of keys and values buys: one after the other in NumPy, and alone in the decoder."""
+"""What each part of the code of keys and values buys: errors in NumPy, and models of which parts are left out."""
 
 import numpy as np
 
 from cachequant.assets import texts
 from cachequant.decoder.model import Model
+from cachequant.errors import InputError
 from cachequant.kv import calibration
 from cachequant.kv.basis import Basis, fitted
 from cachequant.kv.coding import coding
 from cachequant.kv.formats import PAGE, PageFormat
 from cachequant.study import distortion
+from cachequant.study.kv_recoded import RecodedModel
 from cachequant.study.kv_vectors import SIDES, SKIPPED, Vectors, into, out_of
 
 BASES = {
@@ -32,10 +34,14 @@ STAGES = (
     ("+ own page exact", "means-feedback", True, True, False),
     ("+ page 0 exact", "means-feedback", True, True, True),
 )
+LEFT_OUT = ("rms", "coded")  # without the scale search; without the exact own page
 
 
 class Ablated:
     """A float32 model whose calibrations are also the names of `BASES`; everything else is the model's.
+
+    Such a name may be followed by ``+rms``, for scales that are the root mean square instead of searched ones, and by
+    ``+coded``, for queries that see the codes of their own page too.
 
     Parameters
     ----------
@@ -59,11 +65,22 @@ class Ablated:
         return self._bases[name]
 
     def with_kv(self, kv: str | PageFormat, calibration: str = "auto") -> Model:
-        """The model with a page format and one of these bases, or one that the model knows."""
-        if calibration not in BASES:
+        """The model with a page format and one of these bases, or one that the model knows.
+
+        Raises
+        ------
+        InputError : something to be left out that is neither ``rms`` nor ``coded``.
+        """
+        name, *without = calibration.split("+")
+        if name not in BASES:
             return self._model.with_kv(kv, calibration)
+        unknown = [part for part in without if part not in LEFT_OUT]
+        if unknown:
+            raise InputError(f"{unknown[0]!r} in {calibration!r} is not one of {', '.join(LEFT_OUT)}")
         c = self._model.config
-        made = coding(kv, c.layers, c.kv_heads, c.head_dim, self.basis(calibration))
+        made = coding(kv, c.layers, c.kv_heads, c.head_dim, self.basis(name))
+        if without:
+            return RecodedModel(self._model, made, search="rms" not in without, own="coded" not in without)
         return Model(self._model._asset, self._model._decoder, made)
 
 
@@ -105,11 +122,8 @@ def stages(study: Ablated, seen: dict[int, Vectors], bits: tuple[int, int]) -> l
 def _read_back(basis: Basis, layer: int, side: str, x: np.ndarray, bits: int, search: bool) -> np.ndarray:
     """(T, kv_heads, d) vectors as their codes give them back."""
     y = into(basis, layer, side, x)
-    if basis.feedback is None:
-        return out_of(basis, layer, side, distortion.coded(y, bits, search))
-    fed = basis.feedback[layer, :, SIDES.index(side)]
-    heads = [distortion.coded(y[:, h], bits, search, fed[h]) for h in range(y.shape[1])]
-    return out_of(basis, layer, side, np.stack(heads, 1))
+    fed = None if basis.feedback is None else basis.feedback[layer, :, SIDES.index(side)]
+    return out_of(basis, layer, side, distortion.coded(y, bits, search, fed))
 
 
 def _weighed(error: np.ndarray, x: np.ndarray, weights: np.ndarray) -> float:
