@@ -103,7 +103,8 @@ def byte_level() -> str:
 
 def assert_near(got, want) -> None:
     """Logits (..., V) over codes equal others up to float32 rounding, which also lets a value between two levels fall
-    the other way now and then."""
+    the other way now and then: in few rows, and by no more than a level is worth."""
     errors = np.abs(np.asarray(got) - np.asarray(want)).max(-1)
     assert np.median(errors) < 2e-3
-    assert errors.max() < 0.03
+    assert np.quantile(errors, 0.98) < 0.03
+    assert errors.max() < 0.3
