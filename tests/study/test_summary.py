@@ -62,7 +62,7 @@ def test_a_summary_holds_every_table_of_the_book_as_text(project):
     put("reference", 10)
     text = summary.write("local").read_text()
     assert "## Squares" in text and "**Squares. t;" in text
-    assert "| n | Square | Square, reference |\n| :-- | --: | --: |\n| 3 | 9 | 10 |" in text
+    assert "| n | Square |\n| :-- | --: |\n| 3 | 9 (10) |" in text
     assert "commit cccccccccc+" in text and "not part" not in text
     assert "| 3 | 10 |" in summary.write("reference").read_text()
 
