@@ -12,7 +12,7 @@ def result(set_name="local", text="t", rows=(("int8", 30.123), ("fp32", -1.5)), 
     origin = {
         **{"models": [{"name": "m", "sha256": "0"}, {"name": "r", "sha256": "1", "random": True}]},
         **{"texts": [{"name": text, "sha256": "0"}], "threads": {"numba": 2}},
-        **{"cpu": {"model": cpu, "cores": 2, "logical": 4}},
+        **{"cpu": {"model": cpu, "instruction_sets": [], "cores": 2, "logical": 4}},
     }
     return Result("09_x", set_name, {}, origin, {"rows": [{"scheme": s, "ppl": p} for s, p in rows]})
 
