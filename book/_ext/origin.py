@@ -26,7 +26,7 @@ def note(names: list[str]) -> str:
     if wanted != "reference" and "reference" in shown and results.present(wanted):
         head += f" (results/{wanted} has no {', '.join(r.name for r in found if r.set == 'reference')})"
     if "reference" not in shown and any(r.provenance["profile"] == "quick" for r in found):
-        head += "; profile quick, which takes fewer tokens and repetitions than the reference"
+        head += ", profile quick: smaller samples than the reference's"
     if any(r.provenance["profile"] == "smoke" for r in found):
         head += "; profile smoke, which only checks that everything runs: its numbers mean nothing"
     lines = [f"- {line(r)}" for r in found]

@@ -45,6 +45,13 @@ def test_words_stand_to_the_left_and_numbers_to_the_right():
     assert tables.facts("tab-f", "", ["a", "b", "c"], [["2026-01-02", "8.25", "1e-05"]]).align == [":--", "--:", "--:"]
 
 
+def test_a_caption_tells_how_much_the_reference_has():
+    one, other = result(rows=(("fp32", 1020),)), result("reference", rows=(("fp32", 65472),))
+    pick = lambda r: r.data["rows"][0]["ppl"]  # noqa: E731
+    assert tables.beside(pick, one, other) == "1,020 (reference 65,472)"
+    assert tables.beside(pick, other, other) == tables.beside(pick, other, None) == "65,472"
+
+
 def test_texts_are_never_mixed_in_a_table():
     first, second = made(result(), result("reference", text="other")).parts
     assert (first.name, second.name) == ("tab-x", "tab-x-reference")

@@ -145,6 +145,15 @@ def facts(name: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[
     return _record(Table(name, caption, list(head), align, body))
 
 
+def beside(pick: Callable[[Result], Any], shown: Result, reference: Result | None, form: str = ",") -> str:
+    """A number for a caption: that of the result shown, and the reference's if it is another one.
+
+    Text like ``1,020 (reference 65,472)``.
+    """
+    said = [value(pick(result), form) for result in (shown, reference) if result]
+    return said[0] if len(set(said)) == 1 else f"{said[0]} (reference {said[1]})"
+
+
 def value(item: Any, form: str = "") -> str:
     """A cell: `12.3`, `12.3 [11.9, 12.8]` for an interval, text as it is, a dash for None."""
     if item is None:
