@@ -23,8 +23,10 @@ def note(names: list[str]) -> str:
     wanted = results.sets()[0]
     title = {"local": "Measured on this machine", "reference": "The published reference run"}
     head = "; ".join(title.get(s, f"Rerun {s}") for s in sorted(shown))
-    if wanted != "reference" and "reference" in shown:
+    if wanted != "reference" and "reference" in shown and results.present(wanted):
         head += f" (results/{wanted} has no {', '.join(r.name for r in found if r.set == 'reference')})"
+    if "reference" not in shown and any(r.provenance["profile"] == "quick" for r in found):
+        head += ", profile quick: smaller samples than the reference's"
     if any(r.provenance["profile"] == "smoke" for r in found):
         head += "; profile smoke, which only checks that everything runs: its numbers mean nothing"
     lines = [f"- {line(r)}" for r in found]

@@ -1,5 +1,7 @@
 """Every committed result follows the schema and says nothing about the machine but its kind."""
 
+import copy
+import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -54,7 +56,23 @@ def test_the_budgets_of_the_default_profile_fit_into_its_limit():
 def test_every_tolerance_names_a_value_of_the_reference():
     for name, rules in reproduce.tolerances().items():
         reference = results.read(name, "reference")
-        assert all(reproduce.compare_one(rule, reference, reference).ok for rule in rules)
+        rows = [reproduce.compare_one(rule, reference, reference) for rule in rules]
+        assert not any(row.why for row in rows) and all(row.ok is (True if row.limit else None) for row in rows)
+
+
+def test_a_difference_in_what_a_quick_run_computes_too_is_found():
+    """Something is judged whatever the profile and the machine, but of notebooks on speed and on quality alone."""
+    judged = {name for name, rules in reproduce.tolerances().items() if any(_everywhere(rule) for rule in rules)}
+    assert layout.notebooks().keys() - judged == {"01_baseline", "03_kernels", "05_quality_grid"}
+    reference = results.read("10_sessions", "reference")
+    broken = dataclasses.replace(reference, data=copy.deepcopy(reference.data))
+    broken.data["costs"]["1000"]["fp32"]["bytes"]["file"] += 1
+    rows = [reproduce.compare_one(rule, broken, reference) for rule in reproduce.tolerances()["10_sessions"]]
+    assert [row.value for row in rows if row.ok is False] == ["costs.1000.fp32.bytes.file"]
+
+
+def _everywhere(rule):
+    return ("absolute" in rule or "relative" in rule) and "same" not in rule
 
 
 def test_the_headline_of_readme_is_that_of_the_reference():

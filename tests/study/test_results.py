@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from dataclasses import dataclass
 
@@ -57,6 +58,9 @@ def test_names_what_was_measured(project):
     shown = results.load("09_x")
     assert (shown.models, shown.texts) == (["m"], ["t"])
     assert provenance.cpu()["model"] in shown.machine
+    cpu = {"model": "A", "instruction_sets": ["avx2", "avx512f", "avx512vnni"], "cores": 1, "logical": 2}
+    other = dataclasses.replace(shown, provenance=shown.provenance | {"cpu": cpu, "threads": {}})
+    assert other.machine == "A with avx512vnni, 1 thread"
 
 
 def test_a_missing_result_names_the_sets(project):

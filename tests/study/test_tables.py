@@ -12,7 +12,7 @@ def result(set_name="local", text="t", rows=(("int8", 30.123), ("fp32", -1.5)), 
     origin = {
         **{"models": [{"name": "m", "sha256": "0"}, {"name": "r", "sha256": "1", "random": True}]},
         **{"texts": [{"name": text, "sha256": "0"}], "threads": {"numba": 2}},
-        **{"cpu": {"model": cpu, "cores": 2, "logical": 4}},
+        **{"cpu": {"model": cpu, "instruction_sets": [], "cores": 2, "logical": 4}},
     }
     return Result("09_x", set_name, {}, origin, {"rows": [{"scheme": s, "ppl": p} for s, p in rows]})
 
@@ -26,11 +26,30 @@ def test_a_caption_names_model_text_and_machine():
     assert made(result(), models=["m"], texts=()).caption == "Perplexity. m; A, 2 threads."
 
 
-def test_local_and_reference_stand_side_by_side():
-    table = made(result(), result("reference", rows=(("fp32", 2.0), ("w8", 3.0)), cpu="B"))
-    assert table.head == ["Scheme", "Perplexity", "Perplexity, reference"]
-    assert table.body == [["int8", "30.12", "–"], ["fp32", "−1.50", "2.00"], ["w8", "–", "3.00"]]
-    assert table.caption.endswith("A, 2 threads. Reference: B, 2 threads.")
+def test_the_reference_stands_below_a_value_that_differs():
+    table = made(result(), result("reference", rows=(("int8", 30.1234), ("fp32", 2.0), ("w8", 3.0)), cpu="B"))
+    assert table.head == ["Scheme", "Perplexity"]
+    assert table.body == [["int8", "30.12"], ["fp32", ("−1.50", "2.00")], ["w8", ("–", "3.00")]]
+    shown, text = table._repr_markdown_(), table.text
+    assert "A, 2 threads. Small figures: the reference (B, 2 threads), where it differs.\n" in shown
+    assert "| fp32 | −1.50 [2.00]{.beside} |" in shown and "| fp32 | −1.50 (2.00) |" in text
+    assert "A, 2 threads. In parentheses: the reference (B, 2 threads), where it differs.**" in text
+    assert "Small" not in made(result(), result("reference"))._repr_markdown_()  # nothing differs
+
+
+def test_words_stand_to_the_left_and_numbers_to_the_right():
+    columns = [Column(k, k, measured=k != "name") for k in ("name", "number", "count", "said", "bits")]
+    row = {"name": 1, "number": 1.5, "count": "3 of 4", "said": "at 8 tokens", "bits": None}
+    table = tables.table("tab-x", "", columns, lambda _: [row], result())
+    assert table.align == [":--", "--:", "--:", ":--", "--:"]
+    assert tables.facts("tab-f", "", ["a", "b", "c"], [["2026-01-02", "8.25", "1e-05"]]).align == [":--", "--:", "--:"]
+
+
+def test_a_caption_tells_how_much_the_reference_has():
+    one, other = result(rows=(("fp32", 1020),)), result("reference", rows=(("fp32", 65472),))
+    pick = lambda r: r.data["rows"][0]["ppl"]  # noqa: E731
+    assert tables.beside(pick, one, other) == "1,020 (reference 65,472)"
+    assert tables.beside(pick, other, other) == tables.beside(pick, other, None) == "65,472"
 
 
 def test_texts_are_never_mixed_in_a_table():

@@ -10,7 +10,11 @@ def cell(low, high):
 
 
 @pytest.mark.parametrize(
-    "low,high,words", [(1.1, 1.3, "faster than"), (0.7, 0.9, "slower than"), (0.95, 1.2, "within the noise of")]
+    "low,high,words",
+    [
+        *[(1.1, 1.3, "faster than"), (0.7, 0.9, "slower than"), (0.95, 1.2, "within the noise of")],
+        *[(1.004, 1.2, "within the noise of"), (0.9, 0.996, "within the noise of"), (0.9, 0.994, "slower than")],
+    ],
 )
 def test_verdict(low, high, words):
     assert wording.verdict(cell(low, high)) == words

@@ -6,7 +6,7 @@ import numpy as np
 
 from cachequant import quantize
 from cachequant.assets.mapped import release
-from cachequant.decoder.arena import Arena
+from cachequant.decoder.huge_pages import HugePageMemory
 from cachequant.errors import InputError
 from cachequant.kernels import gemm, simd
 from cachequant.kernels.rotate import rotate
@@ -34,10 +34,10 @@ class PackedLinear:
         """(T, K) float32 -> (T, N) float32, plus `residual` (T, N) if given."""
         return gemm.matmul(x, self.weight, self.activation, self.bias, residual)
 
-    def within(self, arena: Arena, mapped: bool = False) -> "PackedLinear":
-        """The same with its matrix in the arena; `mapped` says that it is a view of a file so far."""
+    def within(self, memory: HugePageMemory, mapped: bool = False) -> "PackedLinear":
+        """The same with its matrix in that memory; `mapped` says that it is a view of a file so far."""
         w = self.weight
-        moved = replace(w, values=arena.take(w.values, mapped), scales=arena.take(w.scales, mapped))
+        moved = replace(w, values=memory.take(w.values, mapped), scales=memory.take(w.scales, mapped))
         return replace(self, weight=moved)
 
     @property

@@ -4,8 +4,8 @@ A folder `packed/KEY` holds `weights.safetensors`, the bytes that the kernels re
 they were made from. KEY is a hash of everything that decides a bit of them: the source, the scheme, the calibration,
 the kernel sets and the code that quantizes and packs.
 
-The file is mapped and then copied to huge pages (see `arena`), its own pages given back on the way. Kernels could read
-the mapped pages as they are, and processes would share them, but these have 4 kB, and decoding would be slower.
+The file is mapped and then copied to huge pages (see `huge_pages`), its own pages given back on the way. Kernels could
+read the mapped pages as they are, and processes would share them, but these have 4 kB, and decoding would be slower.
 """
 
 import functools
@@ -26,7 +26,7 @@ from cachequant.assets import cachedir, store
 from cachequant.assets.hashing import require_sha256, sha256_file
 from cachequant.assets.store import ModelAsset
 from cachequant.assets.tensorfile import TensorFile, TensorWriter
-from cachequant.decoder.arena import Arena
+from cachequant.decoder.huge_pages import HugePageMemory
 from cachequant.decoder.linear import PackedLinear, head_inputs
 from cachequant.errors import AssetError, InputError
 from cachequant.kernels import selfcheck, simd
@@ -123,8 +123,8 @@ class PackedStore:
             require_sha256(sha256_file(path), note["weights_sha256"], _WEIGHTS)
         if file.metadata["key"] != self.folder.name:
             raise AssetError(f"{_WEIGHTS} belongs to something else")
-        matrices, arena = json.loads(file.metadata["matrices"]), Arena()
-        return {name: self._linear(file, name, layout).within(arena, True) for name, layout in matrices.items()}
+        matrices, memory = json.loads(file.metadata["matrices"]), HugePageMemory()
+        return {name: self._linear(file, name, layout).within(memory, True) for name, layout in matrices.items()}
 
     def _write(self, folder: Path, linears: Mapping[str, PackedLinear], arrays: Mapping[str, Mapping]) -> None:
         parts = {f"{name}.{part}": array for name, found in arrays.items() for part, array in found.items()}

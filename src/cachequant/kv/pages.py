@@ -1,7 +1,7 @@
 """The page pool: fixed-size, reference-counted blocks of keys and values (PagedAttention, Kwon et al. 2023, section 4).
 
 A page holds 32 tokens of every layer in the layout that `kernels.attention` reads: their exact rows, or codes of them.
-Pages of one kind come from one arena of large slabs, so an address never moves while its page is held. Sharing a page
+Pages of one kind come from slabs of their own, so an address never moves while its page is held. Sharing a page
 is counting one more reference.
 """
 
@@ -12,10 +12,10 @@ from threading import RLock
 import numpy as np
 
 from cachequant.errors import CachequantError, InputError
-from cachequant.kv.arena import SLAB, Arena
 from cachequant.kv.coding import Coding
 from cachequant.kv.encoded import plain_rows
 from cachequant.kv.formats import PAGE, exact_bytes
+from cachequant.kv.slabs import SLAB, SlabAllocator
 
 __all__ = ["PAGE", "BudgetError", "PageError", "PagePool", "exact_rows"]
 
@@ -58,10 +58,10 @@ class PagePool:
         self._shape = layers, kv_heads, head_dim
         self.coding = coding if coding is not None and coding.format.paged else None
         self.payload_bytes = exact_bytes(layers, kv_heads, head_dim)  # of an exact page, without alignment
-        self._arena = Arena(self.payload_bytes, slab_bytes)
-        self._codes = Arena(self.coding.coded_bytes, slab_bytes) if self.coding else None
-        if budget_bytes is not None and budget_bytes < self._arena.stride:
-            raise InputError(f"a budget of {budget_bytes} bytes holds no page; one takes {self._arena.stride}")
+        self._rows = SlabAllocator(self.payload_bytes, slab_bytes)
+        self._codes = SlabAllocator(self.coding.coded_bytes, slab_bytes) if self.coding else None
+        if budget_bytes is not None and budget_bytes < self._rows.stride:
+            raise InputError(f"a budget of {budget_bytes} bytes holds no page; one takes {self._rows.stride}")
         self._budget, self._held_bytes = budget_bytes, 0
         self._coded: set[int] = set()
         self.lock = RLock()  # also that of the caches over this pool: a shelf changes together with the references
@@ -74,7 +74,7 @@ class PagePool:
     @property
     def page_bytes(self) -> int:
         """Bytes of one exact page, all layers, alignment included."""
-        return self._arena.stride
+        return self._rows.stride
 
     @property
     def coded_bytes(self) -> int:
@@ -117,7 +117,7 @@ class PagePool:
     @property
     def nbytes(self) -> int:
         """Bytes allocated, free pages and slack of the slabs included."""
-        return self._arena.nbytes + (self._codes.nbytes if self._codes else 0)
+        return self._rows.nbytes + (self._codes.nbytes if self._codes else 0)
 
     def acquire(self, coded: bool = False) -> int:
         """Id of a zeroed page with one reference, for exact rows or for codes.
@@ -126,19 +126,19 @@ class PagePool:
         ------
         BudgetError : the rest of the budget is smaller than a page.
         """
-        arena = self._codes if coded else self._arena
+        slabs = self._codes if coded else self._rows
         with self.lock:
             self.collect()
             left = None
             if self._budget is not None:
-                left = (self._budget - self._held_bytes) // arena.stride
+                left = (self._budget - self._held_bytes) // slabs.stride
                 if left == 0:
                     held = f"{self.in_use} pages of the budget are in use ({self._held_bytes} bytes)"
                     raise BudgetError(f"all {held}: release one first")
-            block = arena.take(None if left is None else max(left - arena.free, 1))
+            block = slabs.take(None if left is None else max(left - slabs.free, 1))
             page, self._next = self._next, self._next + 1
             self._blocks[page], self._references[page] = block, 1
-            self._held_bytes += arena.stride
+            self._held_bytes += slabs.stride
             if coded:
                 self._coded.add(page)
             return page
@@ -253,10 +253,10 @@ class PagePool:
         self._references[page] -= 1
         if not self._references[page]:
             del self._references[page]
-            arena = self._codes if page in self._coded else self._arena
+            slabs = self._codes if page in self._coded else self._rows
             self._coded.discard(page)
-            self._held_bytes -= arena.stride
-            arena.give(*self._blocks.pop(page))
+            self._held_bytes -= slabs.stride
+            slabs.give(*self._blocks.pop(page))
         elif self._references[page] == 1 and page in self._shelves:
             self._shelves[page][page] = None
 

@@ -1,5 +1,6 @@
 """Rows of the chapter on both optimizations at once, from its result."""
 
+from cachequant.study import wording
 from cachequant.study.prefix_bench import CACHE, NO_CACHE
 from cachequant.study.results import Result
 
@@ -43,9 +44,8 @@ def independence(kept: dict) -> str:
     >>> independence({"median": 0.8, "low": 0.7, "high": 0.9})
     'less than the product'
     """
-    if kept["high"] < 1:
-        return "less than the product"
-    return "more than the product" if kept["low"] > 1 else "the product within the noise"
+    said = {"slower than": "less than the product", "faster than": "more than the product"}
+    return said.get(wording.verdict(kept), "the product within the noise")
 
 
 def reuse_gains(result: Result) -> list[dict]:

@@ -1,11 +1,13 @@
 """Compares local results with the published reference, within the tolerances of `notebooks/tolerances.yaml`.
 
     05_quality_grid:
-      - {value: "schemes.int8.delta_percent.value", absolute: 2.0, same: texts}
+      - {value: "schemes.int8.delta_percent.value", absolute: 0.1, same: [texts, max_tokens]}
 
-`relative` is against the reference's size. `same` says what both results must share for the numbers to be comparable:
-the `texts` scored, or the `instruction_sets` of the processors. Results of profile `smoke`, whose numbers mean nothing,
-are compared with none.
+`relative` is against the reference's size. A rule with neither limit is a speed: it belongs to a machine and to what
+else that machine did, so it is reported and not judged. `same` lists what both results must share for the numbers to be
+comparable: the `texts` scored, the `instruction_sets` of the processors, or parameters of the notebook by their names,
+as a change of perplexity over a thousand tokens says nothing about one over many thousands. Results of profile `smoke`,
+whose numbers mean nothing, are compared with none.
 """
 
 import re
@@ -28,7 +30,7 @@ SAME: dict[str, Callable[[Result], Any]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison; `ok` is None where the two are not comparable, and `why` says why not."""
+    """One comparison; `ok` is None where there is no verdict, and `why` says why not."""
 
     notebook: str
     profile: str
@@ -76,10 +78,12 @@ def compare_one(rule: dict[str, Any], local: Result, reference: Result) -> Row:
     ours, theirs = find(local.data, rule["value"]), find(reference.data, rule["value"])
     if theirs is None:
         raise ResultError(f"tolerances.yaml: the reference of {reference.name} has no {rule['value']}")
-    allowed = rule["absolute"] if "absolute" in rule else rule["relative"] * abs(theirs)
-    limit = f"within {rule['absolute']:g}" if "absolute" in rule else f"within {rule['relative']:.0%}"
     why = _why_not(rule, ours, local, reference)
-    ok = None if why else abs(ours - theirs) <= allowed
+    limit, ok = "", None
+    if "absolute" in rule or "relative" in rule:
+        allowed = rule["absolute"] if "absolute" in rule else rule["relative"] * abs(theirs)
+        limit = f"within {rule['absolute']:g}" if "absolute" in rule else f"within {rule['relative']:.0%}"
+        ok = None if why else abs(ours - theirs) <= allowed
     return Row(local.name, local.provenance["profile"], rule["value"], ours, theirs, limit, ok, why)
 
 
@@ -89,8 +93,16 @@ def _why_not(rule: dict[str, Any], ours: float | None, local: Result, reference:
         return "profile smoke only shows that everything runs"
     if ours is None:
         return "not among the local results"
-    same = rule.get("same")
-    return "" if same is None or SAME[same](local) == SAME[same](reference) else f"other {same.replace('_', ' ')}"
+    for same in rule.get("same", []):
+        if same in SAME:
+            if SAME[same](local) != SAME[same](reference):
+                return f"other {same.replace('_', ' ')}"
+        elif same not in reference.parameters:
+            known = ", ".join(SAME)
+            raise ResultError(f"tolerances.yaml: {reference.name} has no parameter {same!r}, nor is it one of {known}")
+        elif local.parameters.get(same) != reference.parameters[same]:
+            return f"{same} {local.parameters.get(same)}, reference {reference.parameters[same]}"
+    return ""
 
 
 def describe(rows: list[Row]) -> str:
@@ -101,10 +113,17 @@ def describe(rows: list[Row]) -> str:
             lines.append(f"{r.notebook}: local results of profile {r.profile}")
             notebook = r.notebook
         ours = "none" if r.local is None else f"{r.local:.4g}"
-        verdict = {True: "ok", False: "DIFFERS", None: f"not comparable ({r.why})"}[r.ok]
-        lines.append(f"  {r.value}: {ours}, reference {r.reference:.4g}, {r.limit}: {verdict}")
-    counts = [sum(r.ok is verdict for r in rows) for verdict in (True, False, None)]
-    return "\n".join([*lines, "{} within tolerance, {} outside, {} not comparable".format(*counts)])
+        lines.append(f"  {r.value}: {ours}, reference {r.reference:.4g}: {_said(r)}")
+    kinds = [r.ok if r.ok is not None else "not comparable" if r.why else "speed" for r in rows]
+    counts = [kinds.count(kind) for kind in (True, False, "not comparable", "speed")]
+    lines.append("{} within tolerance, {} outside, {} not comparable, {} speeds reported".format(*counts))
+    return "\n".join(lines)
+
+
+def _said(row: Row) -> str:
+    if row.why:
+        return f"not comparable ({row.why})"
+    return {True: "ok, ", False: "DIFFERS, not ", None: "speed, not judged"}[row.ok] + row.limit
 
 
 def find(data: Any, where: str) -> Any:

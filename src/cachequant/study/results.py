@@ -17,6 +17,7 @@ from cachequant.errors import ResultError
 from cachequant.study import layout, provenance, strict
 
 SCHEMA = 1
+_WIDEST = ("avx512vnni", "avxvnni", "avx512f", "avx2", "dotprod", "neon")  # what decides how fast kernels are
 _NUMBERS = re.compile(r"\[\n([^\[\]{}\"]*)\n *\]")  # a list of plain numbers, which is then put on one line
 _FIELDS = {"schema": int, "parameters": dict, "provenance": dict, "data": dict}
 _PROVENANCE = {
@@ -51,10 +52,14 @@ class Result:
 
     @property
     def machine(self) -> str:
-        """Processor and threads: numba's, else one a physical core, which is the library's default."""
+        """Processor, its widest instructions for 8-bit products, and threads.
+
+        Threads are numba's, else one a physical core, which is the library's default.
+        """
         cpu = self.provenance["cpu"]
         count = self.provenance["threads"].get("numba") or cpu["cores"] or cpu["logical"]
-        return f"{cpu['model']}, {count} thread{'s' * (count != 1)}"
+        widest = next((f" with {name}" for name in _WIDEST if name in cpu["instruction_sets"]), "")
+        return f"{cpu['model']}{widest}, {count} thread{'s' * (count != 1)}"
 
     @property
     def commit(self) -> str:
@@ -90,6 +95,11 @@ def load(name: str) -> Result:
 def exists(name: str) -> bool:
     """Whether `load` would find a file."""
     return any(path(name, set_name).is_file() for set_name in sets())
+
+
+def present(set_name: str) -> bool:
+    """Whether a set has a result of any notebook."""
+    return any(path(name, set_name).is_file() for name in layout.notebooks())
 
 
 def both(name: str) -> tuple[Result, Result | None]:

@@ -1,13 +1,13 @@
-"""Numbered tables for the book: what is shown beside the reference, under a caption that names what was measured.
+"""Numbered tables for the book: what is shown above the reference, under a caption that names what was measured.
 
-A table never mixes texts: where the reference was scored on another text than the result shown, it becomes a second
-table of its own.
+Both stand in one cell, so that a table is as wide as with one of them. A table never mixes texts: where the reference
+was scored on another text than the result shown, it becomes a second table of its own.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cachequant.errors import ResultError
@@ -16,6 +16,8 @@ from cachequant.study.results import Result
 Row = dict[str, Any]
 LONG_NAME = 20  # letters
 MANY_COLUMNS = 8
+LEFT, RIGHT = ":--", "--:"
+_NUMBER = re.compile(r"[-+−]?[\d,.]+(e[-+]?\d+)?( of \d+)?")
 _WHOLE = re.compile(r"(?<=,) (?=[^][, ]+])|(?<=\d) (?=of \d)|(?<=\d of) (?=\d)")  # blanks in `[1, 2]`, `3 of 4`
 
 
@@ -24,7 +26,8 @@ class Column:
     """One column: the key of its values in a row, its title with the unit, and how numbers are written.
 
     A value may be a number, text, None, or a mapping with `low`, `high` and `median` or `value`, which is written with
-    its interval. Columns that name a row (`measured=False`) stand once; measured ones once for each result.
+    its interval. Columns that name a row (`measured=False`) stand once; a measured one also holds the reference, below
+    the value where the two differ.
     """
 
     key: str
@@ -35,29 +38,37 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A finished table; notebooks and pages show it as MyST, `text` is the same as plain Markdown."""
+    """A finished table; notebooks and pages show it as MyST, `text` is the same as plain Markdown.
+
+    A cell is a text, or two: the value and the reference that differs from it; `beside` says what the second ones are.
+    """
 
     name: str
     caption: str
     head: list[str]
     align: list[str]
-    body: list[list[str]]
+    body: list[list[str | tuple[str, str]]]
+    beside: str = ""
 
     @property
     def text(self) -> str:
         """Caption and pipe table."""
-        return f"**{self.caption}**\n\n{self._pipes()}"
+        return f"**{self._titled('In parentheses')}**\n\n{self._pipes('{} ({})')}"
 
     def _repr_markdown_(self) -> str:
         classes = ["long-names"] * any(len(line[0]) > LONG_NAME for line in self.body)  # they may break
         classes += ["many-columns"] * (len(self.head) >= MANY_COLUMNS)
         options = f":name: {self.name}\n" + (f":class: {' '.join(classes)}\n" if classes else "")
-        pipes = _WHOLE.sub("\N{NO-BREAK SPACE}", self._pipes())  # a narrow cell breaks elsewhere
-        return f":::{{table}} {self.caption}\n{options}\n{pipes}\n:::\n"
+        pipes = self._pipes("{} [{}]{{.beside}}")
+        pipes = _WHOLE.sub("\N{NO-BREAK SPACE}", pipes)  # a narrow cell breaks elsewhere
+        return f":::{{table}} {self._titled('Small figures')}\n{options}\n{pipes}\n:::\n"
 
-    def _pipes(self) -> str:
-        lines = [self.head, self.align, *self.body]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    def _titled(self, where: str) -> str:
+        return f"{self.caption} {where}: {self.beside}." if self.beside else self.caption
+
+    def _pipes(self, two: str) -> str:
+        body = [[cell if isinstance(cell, str) else two.format(*cell) for cell in line] for line in self.body]
+        return "\n".join("| " + " | ".join(line) + " |" for line in [self.head, self.align, *body])
 
 
 @dataclass(frozen=True)
@@ -113,9 +124,10 @@ def table(
     if reference is None:
         made: Table | Tables = _one(name, _caption(caption, shown, models, texts), columns, [(r,) for r in rows(shown)])
     elif shown.texts == reference.texts:
-        where = _caption(caption, shown, models, texts)
-        where += f" Reference: {reference.machine}." if shown.machine != reference.machine else ""
-        made = _one(name, where, columns, _paired(rows(shown), rows(reference), keys))
+        made = _one(name, _caption(caption, shown, models, texts), columns, _paired(rows(shown), rows(reference), keys))
+        if any(isinstance(cell, tuple) for line in made.body for cell in line):
+            other = f" ({reference.machine})" if shown.machine != reference.machine else ""
+            made = replace(made, beside=f"the reference{other}, where it differs")
     else:
         first = _one(name, _caption(caption, shown, models, texts), columns, [(r,) for r in rows(shown)])
         title = _caption(f"{caption.rstrip('.')}: the published reference.", reference, models, None)
@@ -129,8 +141,17 @@ def facts(name: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[
     For what no single result measured, such as definitions or an overview of all results.
     """
     body = [[value(cell, form) for cell in row] for row in rows]
-    texts = [any(isinstance(row[i], str) for row in rows) for i in range(len(head))]
-    return _record(Table(name, caption, list(head), [":--" if text else "--:" for text in texts], body))
+    align = [_side(row[i] for row in rows) for i in range(len(head))]
+    return _record(Table(name, caption, list(head), align, body))
+
+
+def beside(pick: Callable[[Result], Any], shown: Result, reference: Result | None, form: str = ",") -> str:
+    """A number for a caption: that of the result shown, and the reference's if it is another one.
+
+    Text like ``1,020 (reference 65,472)``.
+    """
+    said = [value(pick(result), form) for result in (shown, reference) if result]
+    return said[0] if len(set(said)) == 1 else f"{said[0]} (reference {said[1]})"
 
 
 def value(item: Any, form: str = "") -> str:
@@ -156,19 +177,21 @@ def _record(made):
 
 
 def _one(name: str, caption: str, columns: Sequence[Column], lines: list[tuple[Row | None, ...]]) -> Table:
-    sides = max(map(len, lines), default=1)
-    labels = ["", ", reference"][:sides]
-    head, align, body = [], [], []
-    for column in columns:
-        head += [column.title + label for label in (labels if column.measured else [""])]
-        align += ["--:" if column.measured else ":--"] * (sides if column.measured else 1)
-    for line in lines:
-        cells = []
-        for column in columns:
-            sources = line if column.measured else [next(filter(None, line))]
-            cells += [value(row.get(column.key) if row else None, column.format) for row in sources]
-        body.append(cells)
-    return Table(name, " ".join(caption.split()), head, align, body)
+    body = [[_cell(line, column) for column in columns] for line in lines]
+    align = [_side(row.get(c.key) for line in lines for row in line if row) if c.measured else LEFT for c in columns]
+    return Table(name, " ".join(caption.split()), [c.title for c in columns], align, body)
+
+
+def _cell(line: tuple[Row | None, ...], column: Column) -> str | tuple[str, str]:
+    """What all results of a line say, or the value and the reference if they say different things."""
+    sources = line if column.measured else [next(filter(None, line))]
+    said = [value(row.get(column.key) if row else None, column.format) for row in sources]
+    return said[0] if len(set(said)) == 1 else tuple(said)
+
+
+def _side(values: Iterable[Any]) -> str:
+    """Numbers stand to the right, also those written as text, such as `3 of 4`; words to the left."""
+    return LEFT if any(isinstance(v, bool | str) and not _NUMBER.fullmatch(str(v)) for v in values) else RIGHT
 
 
 def _paired(rows: Sequence[Row], others: Sequence[Row], keys: list[str]) -> list[tuple[Row | None, Row | None]]:

@@ -5,19 +5,29 @@ A ratio is {median, low, high} of "first / second" in a metric where larger is b
 
 from collections.abc import Callable, Iterable
 
+DIGITS = 2  # of ratios in sentences
+
 
 def verdict(ratio: dict) -> str:
     """How the first compares with the second, to be followed by the second's name.
 
     >>> verdict({"median": 1.8, "low": 1.7, "high": 1.9})
     'faster than'
+    >>> verdict({"median": 1.005, "low": 1.001, "high": 1.009})  # 1.00 [1.00, 1.01] times
+    'within the noise of'
     """
-    if ratio["low"] > 1:
+    low, high = _shown(ratio)
+    if low > 1:
         return "faster than"
-    return "slower than" if ratio["high"] < 1 else "within the noise of"
+    return "slower than" if high < 1 else "within the noise of"
 
 
-def times(ratio: dict, digits: int = 2) -> str:
+def _shown(ratio: dict) -> tuple[float, float]:
+    """The interval as `times` writes it, so that no sentence says more than its figures."""
+    return round(ratio["low"], DIGITS), round(ratio["high"], DIGITS)
+
+
+def times(ratio: dict, digits: int = DIGITS) -> str:
     """The ratio with its interval, as in ``1.80 [1.70, 1.90] times``."""
     median, low, high = (f"{ratio[k]:.{digits}f}" for k in ("median", "low", "high"))
     return f"{median} [{low}, {high}] times"
@@ -47,7 +57,7 @@ def best(cells: dict[str, dict], ratio: Callable[[str, str], dict] | None = None
     top = max(cells, key=lambda name: cells[name]["median"])
 
     def close(name: str) -> bool:
-        return cells[name]["high"] >= cells[top]["low"] if ratio is None else ratio(top, name)["low"] <= 1
+        return cells[name]["high"] >= cells[top]["low"] if ratio is None else _shown(ratio(top, name))[0] <= 1
 
     others = [name for name in cells if name != top and close(name)]
     return f"{top} (within its noise: {listed(others)})" if others else top
@@ -60,7 +70,7 @@ def wins(ratios: dict[int, dict]) -> str:
     ----------
     ratios : {prompt length: ratio to the baseline}.
     """
-    won = [n for n, r in sorted(ratios.items()) if r["low"] > 1]
+    won = [n for n, r in sorted(ratios.items()) if _shown(r)[0] > 1]
     if len(won) == len(ratios):
         return "at every length"
     return f"at {listed(map(str, won))} tokens" if won else "at none"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import cachequant as cq
-from cachequant.decoder import arena
-from cachequant.decoder.arena import Arena
+from cachequant.decoder import huge_pages
+from cachequant.decoder.huge_pages import HugePageMemory
 from helpers import random_model
 
 
@@ -21,31 +21,34 @@ def owner(array):
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32])
 def test_copies_keep_type_shape_and_values(dtype, rng):
-    place, arrays = Arena(), [rng.integers(-99, 99, shape).astype(dtype) for shape in ((3, 5), (1, 1), (7, 16, 4))]
+    place, arrays = (
+        HugePageMemory(),
+        [rng.integers(-99, 99, shape).astype(dtype) for shape in ((3, 5), (1, 1), (7, 16, 4))],
+    )
     copies = [place.take(a) for a in arrays]
     for array, copy in zip(arrays, copies, strict=True):
         assert copy.dtype == dtype
         assert address(copy) % 64 == 0
         np.testing.assert_array_equal(array, copy)
     assert len({id(owner(c)) for c in copies}) == 1
-    assert address(copies[0]) % arena.HUGE_PAGE == 0
+    assert address(copies[0]) % huge_pages.HUGE_PAGE == 0
 
 
 def test_large_arrays_stay_and_mapped_ones_are_copied(tmp_path):
-    large = np.zeros(arena.LARGE, np.uint8)
-    assert Arena().take(large) is large
+    large = np.zeros(huge_pages.LARGE, np.uint8)
+    assert HugePageMemory().take(large) is large
     file = tmp_path / "file"
-    np.arange(arena.LARGE // 2, dtype=np.int32).tofile(file)
+    np.arange(huge_pages.LARGE // 2, dtype=np.int32).tofile(file)
     mapped = np.memmap(file, np.int32, "r").view(np.ndarray)
-    copy = Arena().take(mapped, mapped=True)
+    copy = HugePageMemory().take(mapped, mapped=True)
     assert not np.shares_memory(copy, mapped)
     np.testing.assert_array_equal(copy, mapped)
-    assert Arena().take(None) is None
+    assert HugePageMemory().take(None) is None
 
 
 def test_a_full_block_is_followed_by_another(monkeypatch):
-    monkeypatch.setattr(arena, "BLOCK", 256)
-    place = Arena()
+    monkeypatch.setattr(huge_pages, "BLOCK", 256)
+    place = HugePageMemory()
     copies = [place.take(np.full(100, i, np.uint8)) for i in range(5)]
     assert [int(c[0]) for c in copies] == [0, 1, 2, 3, 4]
     assert len({id(owner(c)) for c in copies}) == 3

@@ -6,7 +6,7 @@ ALIGN = 64  # bytes
 SLAB = 1 << 22  # bytes
 
 
-class Arena:
+class SlabAllocator:
     """Equally sized blocks cut from aligned slabs, which are allocated as needed and kept.
 
     A block as large as a slab is allocated alone, and given back when it is free.

@@ -13,7 +13,7 @@ HUGE_PAGE, LARGE, BLOCK = 2 << 20, 4 << 20, 32 << 20  # bytes; LARGE is NumPy's 
 _LINE = 64  # the kernels read whole cache lines
 
 
-class Arena:
+class HugePageMemory:
     """Where the matrices of one model lie. A block is freed with the last array in it."""
 
     def __init__(self):
