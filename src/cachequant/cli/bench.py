@@ -1,5 +1,6 @@
 """`cachequant bench`: speed of whole models, matrix products, attention and prefix reuse, beside peers."""
 
+import re
 from functools import partial
 from typing import Annotated, Any
 
@@ -247,8 +248,8 @@ def _mean(value: dict[str, Any], form: str) -> str:
 
 
 def names_of(arms: str | None) -> list[str] | None:
-    """Names with commas between them as a list."""
-    return None if arms is None else [name.strip() for name in arms.split(",")]
+    """Names with commas between them as a list; a comma inside a page format, k4v4,0-1:k8v8, does not part names."""
+    return None if arms is None else [name.strip() for name in re.split(r",(?!\d+(?:-\d+)?:)", arms)]
 
 
 def show(found: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ from cachequant.study.decode_bench import DecodeBench
 def agreement(bench: DecodeBench, reference: str, prompt: int = 32, steps: int = 4) -> dict[str, dict]:
     """How far the next-token distributions of every arm are from those of one of them.
 
-    All arms see the same tokens, the greedy ones of the reference, so that one different choice does not make everything
-    after it differ.
+    All arms see the same tokens, the greedy ones of the reference, so that one different choice does not make
+    everything after it differ.
 
     Parameters
     ----------

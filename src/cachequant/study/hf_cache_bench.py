@@ -20,6 +20,7 @@ from cachequant.study.processes import OPEN_SECONDS, Worker
 
 ARMS = (DYNAMIC, OURS + "k4v4", OURS + "k4v4/fp32/none", OURS + "k4v4,0-1:k8v8", *BACKENDS)
 CONTEXT, SCORE, WINDOWS = 1024, 96, 8
+COUNTED = ("code_bits", "bits", "basis_bytes", "exact")
 MEANS = ("kl", "top1", "top5")
 
 
@@ -51,9 +52,10 @@ def compare(
     -------
     The object of `comparison.assemble` with `decode_tok_s`, and `accuracy` {"against", "text", "context", "windows",
     "tokens", "arms": {arm: figures}, "differences": {"arm/ours": kl}}. Figures are `kl` (nats), `top1` and `top5`
-    {value, low, high}, `kl_windows` (means), `bits` (a value of the whole cache at the end of a window), `code_bits`
-    (of what is coded, scales counted), `exact` (mean number of floats' tokens that a scored one sees) and
-    `fill_seconds`, the median that storing a prompt took. Intervals are of a bootstrap that resamples windows, the same
+    {value, low, high}, `kl_windows` (means), `code_bits` (a value of what is coded, scales counted), `bits` (of the
+    whole cache at the end of a window), `basis_bytes` (of a calibration, which all caches of a model share and `bits`
+    leaves out), `exact` (mean number of tokens that a scored one sees as floats) and `fill_seconds`, the median that
+    storing a prompt took. Intervals are of a bootstrap that resamples windows, the same
     ones in all arms; `differences` are the divergence of an arm minus that of the first of our coded ones.
 
     Raises
@@ -109,7 +111,7 @@ def summarize(rows: dict[str, list[dict]], reference: str) -> dict:
         arms[name] = {key: mean_interval(sums[name][key], scored) for key in MEANS} | {
             "kl_windows": (sums[name]["kl"] / scored).tolist(),
             "fill_seconds": float(np.median(fills)) if fills else None,
-            **{key: float(np.mean([window[key] for window in found])) for key in ("bits", "code_bits", "exact")},
+            **{key: float(np.mean([window[key] for window in found])) for key in COUNTED},
         }
     ours = next((name for name in rows if name.startswith(OURS) and name != reference), None)
     others = [name for name in rows if ours and name not in (ours, reference)]

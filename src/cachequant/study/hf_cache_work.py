@@ -59,8 +59,9 @@ class CacheWork:
         The prompt runs once, with keys and values as floats, and every cache gets them as its first call. The tokens
         behind it come in pieces of a page, which is what single steps compute, only faster. The figures of a token
         belong to the prediction behind it: `nll`, `kl`, `top1`, `top5` are lists, `fill_seconds`, `code_bits` (bits
-        a value after the prompt, leaving out what is exact), `bits` (a value of the whole cache in the end) and `exact`
-        (earlier tokens that a scored one saw as floats, and itself, the mean) numbers.
+        a value after the prompt, leaving out what is exact), `bits` (a value of the whole cache in the end, what is
+        allocated but not used yet included), `basis_bytes` (of our calibration, which all caches of a model share) and
+        `exact` (tokens that a scored one saw as floats, itself included, the mean) numbers.
         """
         from cachequant.kernels.score import score
 
@@ -77,12 +78,14 @@ class CacheWork:
                         exact += exact_rows(kind, cache, len(piece))
                         rows.append(self._forward(piece, cache)[0])
                 logits = np.concatenate(rows)
+                basis_bytes = hf_cache_arms.held_bytes(kind.make(self._model.config, self._basis[name]))
                 truth = logits if truth is None else truth
                 scores = score(logits, targets, truth)
                 found[name] = {key: getattr(scores, key).astype(float).tolist() for key in KEPT} | {
                     "fill_seconds": seconds,
                     "code_bits": code_bits,
-                    "bits": 8 * hf_cache_arms.held_bytes(cache) / self._values(cache),
+                    "bits": 8 * (hf_cache_arms.held_bytes(cache) - basis_bytes) / self._values(cache),
+                    "basis_bytes": basis_bytes,
                     "exact": float(np.mean(exact)),
                 }
                 self._caches[name] = cache
