@@ -51,22 +51,23 @@ def compare(
     Returns
     -------
     The object of `comparison.assemble` with `decode_tok_s`, and `accuracy` {"against", "text", "context", "windows",
-    "tokens", "arms": {arm: figures}, "differences": {"arm/ours": kl}}. Figures are `kl` (nats), `top1` and `top5`
-    {value, low, high}, `kl_windows` (means), `code_bits` (a value of what is coded, scales counted), `bits` (of the
-    whole cache at the end of a window), `basis_bytes` (of a calibration, which all caches of a model share and `bits`
-    leaves out), `exact` (mean number of tokens that a scored one sees as floats) and `fill_seconds`, the median that
-    storing a prompt took. Intervals are of a bootstrap that resamples windows, the same
-    ones in all arms; `differences` are the divergence of an arm minus that of the first of our coded ones.
+    "tokens", "ours": the first of our coded arms, "arms": {arm: figures}, "differences": {"arm/ours": divergence of the
+    arm minus that of ours}}. Figures are `kl` (nats), `top1` and `top5` {value, low, high}, `kl_windows` (means),
+    `code_bits` (a value of what is coded, scales counted), `bits` (of the whole cache at the end of a window),
+    `basis_bytes` (of a calibration, which all caches of a model share and `bits` leaves out), `exact` (mean number of
+    tokens that a scored one sees as floats) and `fill_seconds`, the median that storing a prompt took. Intervals are of
+    a bootstrap that resamples windows, the same ones in all arms.
 
     Raises
     ------
     InputError, AssetError : unknown arms, models or texts, lengths that do not fit; before anything runs.
     """
-    from cachequant.assets import models
+    from cachequant.assets import models, texts
     from cachequant.kernels import cpu
 
     asset = models.resolve(model)
     names, ids = check(asset, arms, context, score, windows, text)
+    source = texts.resolve(text)
     threads = cpu.physical_cores() if threads is None else threads
     at_least_one(threads=threads)
     load = provenance.load()
@@ -89,7 +90,7 @@ def compare(
         values,
         ("decode_tok_s",),
         opened["missing"],
-        provenance.collect(models=[asset])
+        provenance.collect(models=[asset], texts=[source])
         | {
             "threads": {"workers": threads},
             "workload": {"context": context, "score": score, "windows": windows, "repeats": repeats},
@@ -97,8 +98,8 @@ def compare(
             "load_after": provenance.load(),
         },
     )
-    about = {"against": names[0], "text": text, "context": context, "windows": windows, "tokens": windows * score}
-    return found | {"accuracy": about | summarize(rows, names[0])}
+    about = {"against": names[0], "text": source.name, "context": context, "windows": windows}
+    return found | {"accuracy": about | {"tokens": windows * score} | summarize(rows, names[0])}
 
 
 def summarize(rows: dict[str, list[dict]], reference: str) -> dict:
@@ -117,6 +118,7 @@ def summarize(rows: dict[str, list[dict]], reference: str) -> dict:
     others = [name for name in rows if ours and name not in (ours, reference)]
     return {
         "arms": arms,
+        "ours": ours,
         "differences": {f"{n}/{ours}": mean_interval(sums[n]["kl"] - sums[ours]["kl"], scored) for n in others},
     }
 
