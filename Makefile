@@ -35,7 +35,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m cachequant.assets
 	@touch $@
 
-peers: setup ## add CTranslate2 and llama.cpp to .venv; compiles llama.cpp (10 to 20 minutes)
+peers: setup ## add CTranslate2, llama.cpp, quanto and HQQ to .venv; compiles llama.cpp (10 to 20 minutes)
 	@$(BIN)/python tools/peers.py
 
 book: setup ## compute what is out of date (PROFILE, 20 minutes at most by default), then the HTML

@@ -45,13 +45,28 @@ context_arms: list[str] = [
 ]
 contexts: list[int] = [1024, 4096]  # tokens before a decoded one, of the first model
 context_repeats: int = 3
+cache_model: str = "smollm2-135m"
+caches: list[str] = [
+    "hf-kv-dynamic",
+    "hf-kv-k4v4",
+    "hf-kv-k4v4/fp32/none",
+    "hf-kv-k4v4,0-1:k8v8",
+    "hf-quanto",
+    "hf-hqq",
+]
+cache_text: str = "auto"  # the first text that is there: WikiText-2 test, else the embedded extract
+cache_context: int = 1024  # tokens that are read back from the caches
+cache_score: int = 96  # predictions behind them, in each window
+cache_windows: int = 8
+cache_repeats: int = 5  # of five decoded tokens, fewer in all than make QuantizedCache quantize everything again
 check_prompt: int = 32  # tokens before the positions at which logits are compared
 check_steps: int = 4
 machine_repeats: int = 5
 threads: int = 0  # 0: one a physical core
 
 # %%
-from cachequant.study import context_bench, machine, results, traffic, workloads
+from cachequant.assets import texts
+from cachequant.study import context_bench, hf_cache_bench, machine, results, traffic, workloads
 from cachequant.study.agreement import agreement
 from cachequant.study.arms import PEERS
 from cachequant.study.decode_bench import DecodeBench
@@ -101,6 +116,24 @@ for model in models:
 long = context_bench.decode(context_arms, models[0], contexts, context_repeats, threads or None)
 {n: {arm: round(1e3 / v["speed"]["median"], 1) for arm, v in b["arms"].items()} for n, b in long.items()}
 
+# %% [markdown]
+# transformers with caches of 4 bits, its own and ours, behind one float32 model: nothing but what is read back differs.
+
+# %%
+held = hf_cache_bench.compare(
+    cache_model,
+    caches,
+    cache_context,
+    cache_score,
+    cache_windows,
+    cache_repeats,
+    texts.default().name if cache_text == "auto" else cache_text,
+    threads or None,
+)
+held["provenance"]["missing"] | {
+    arm: round(figures["kl"]["value"], 4) for arm, figures in held["accuracy"]["arms"].items()
+}
+
 # %%
 results.save(
     {
@@ -112,6 +145,7 @@ results.save(
         "profiles": measured,
         "sweep": sweep,
         "contexts": long,
+        "caches": held,
     },
     models=assets,
 )

@@ -1,4 +1,4 @@
-"""Installs the engines that the study compares with, as pinned; llama.cpp is compiled for this processor.
+"""Installs the engines and caches that the study compares with, as pinned; llama.cpp is compiled for this processor.
 
 Run by `make peers`. Nothing else in the environment changes: what these packages need is in requirements.lock.
 """
@@ -59,5 +59,6 @@ def follow(lines, log) -> None:
 
 
 if __name__ == "__main__":
-    print("fetching CTranslate2, and compiling llama.cpp for this processor (10 to 20 minutes on 2 cores)", flush=True)
+    print("fetching CTranslate2, optimum-quanto and HQQ", flush=True)
+    print("compiling llama.cpp for this processor (10 to 20 minutes on 2 cores)", flush=True)
     sys.exit(install([sys.executable, *PIP, "-r", str(ROOT / "requirements-peers.lock")]))

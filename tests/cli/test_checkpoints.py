@@ -1,11 +1,14 @@
 """Checkpoints and GGUF files on the command line: made, generated from, scored, verified."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 import helpers
 from cachequant import verify
+from cachequant.assets import texts
+from cachequant.kv import calibration
 from helpers import checkpoint
 
 WIDE = helpers.LLAMA | dict(hidden_size=64, intermediate_size=96, num_attention_heads=4, head_dim=16)
@@ -63,6 +66,26 @@ def test_export_and_generate(cli, cli_json, model, tmp_path):
     assert (code, "exists; name a new file" in err) == (2, True)
     code, _, err = cli("export", model, tmp_path / "n.gguf", "--scheme", "int8")
     assert (code, "allowed: fp32, q8_0, each with +head" in err) == (2, True)
+
+
+def test_pages_and_a_calibration_file_behind_a_gguf_file(cli_json, tmp_path, text, monkeypatch):
+    """The way of an edge user: a file of another program, pages of codes, calibrated ones too."""
+    monkeypatch.setattr(texts, "calibration", lambda: texts.resolve(text))
+    monkeypatch.setattr(calibration, "TOKENS", 128)
+    monkeypatch.setattr(calibration, "WINDOW", 64)
+    monkeypatch.setitem(helpers.TINY, "words", WIDE | dict(vocab_size=264))
+    folder = Path(checkpoint("words", str(tmp_path)))
+    (folder / "tokenizer.json").write_text(helpers.byte_level())
+    file, basis = tmp_path / "m.gguf", tmp_path / "m.kv"
+    assert cli_json("export", folder, file)[1]["vocabulary"]
+    assert cli_json("calibrate", file, "--out", basis)[0] == 0
+    found = {}
+    for kv, calibrated in (("k4v4", "none"), ("k4v3", "none"), ("k4v3", basis)):
+        wanted = ("--kv", kv, "--calibration", calibrated, "--max-new-tokens", 80)
+        code, one = cli_json("generate", "the quick fox", "--model", file, *wanted)
+        assert (code, one["kv"], len(one["ids"])) == (0, kv, 80)
+        found[kv, calibrated] = one["ids"]
+    assert len(set(map(tuple, found.values()))) > 1
 
 
 def test_a_checkpoint_is_exported_in_its_scheme(cli, cli_json, model, tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cachequant import verify
+from cachequant.cli.bench import names_of
 from cachequant.study import bench, quality, results, runner
 
 
@@ -43,15 +44,24 @@ RESULT = {
 
 def test_bench_transformers_scores_a_text(cli, tiny, monkeypatch):
     seen = {}
-    figures = {"kl": 0.0125, "top1": 0.75, "error": 0.5}
-    scored = {"against": "fp32", "text": "t.txt", "context": 9, "tokens": 8, "arms": {"int8": figures}}
+    figures = {"kl": {"value": 0.0125, "low": 0.01, "high": 0.02}, "top1": {"value": 0.75, "low": 0.7, "high": 0.8}}
+    figures |= {"code_bits": 4.25, "bits": 6.5, "exact": 48.5}
+    scored = {"against": "fp32", "text": "t.txt", "context": 9, "windows": 2, "tokens": 16, "arms": {"int8": figures}}
     monkeypatch.setattr(
         bench, "transformers", lambda *_, **options: seen.update(options) or RESULT | {"accuracy": scored}
     )
-    _, out, _ = cli("bench", "transformers", "--model", tiny, "--score", 8, "--text", "t.txt")
-    assert seen == {"score": 8, "text": "t.txt"}
-    for word in ("8 tokens of t.txt behind 9, against fp32", "1.25e-02", "75.0%"):
-        assert word in out
+    _, out, _ = cli("bench", "transformers", "--model", tiny, "--score", 8, "--windows", 2, "--text", "t.txt")
+    assert seen == {"score": 8, "windows": 2, "text": "t.txt"}
+    for word in ("16 predictions in 2 windows of t.txt", "0.0125 [0.0100, 0.0200]", "75.0%", "4.25", "6.50", "48.50"):
+        assert word in " ".join(out.split())
+
+
+def test_a_comma_in_a_page_format_does_not_part_arms():
+    assert names_of("hf-kv-dynamic, hf-kv-k4v4,0-1:k8v8,3:k4v3,fp32") == [
+        "hf-kv-dynamic",
+        "hf-kv-k4v4,0-1:k8v8,3:k4v3",
+        "fp32",
+    ]
 
 
 @pytest.mark.parametrize("command", ["decode", "gemm", "transformers"])

@@ -37,7 +37,7 @@ def test_arms_of_the_same_model_generate_and_count_their_bytes(folder):
 
 @pytest.mark.parametrize("name", hf_cache_arms.BACKENDS)
 def test_other_quantized_caches_run_or_say_what_is_missing(folder, name):
-    _, module, package = hf_cache_arms.BACKENDS[name]
+    _, module, package, _ = hf_cache_arms.BACKENDS[name]
     if find_spec(module) is None:
         with pytest.raises(AssetError, match=f"{package} is not installed"):
             arms.get(f"{name}/fp32").build(folder, 1)
@@ -48,14 +48,17 @@ def test_other_quantized_caches_run_or_say_what_is_missing(folder, name):
 
 
 def test_names():
-    assert list(hf_cache_arms.arms()) == ["hf-kv-dynamic", "hf-kv-k4v4", "hf-quanto", "hf-hqq"]
-    assert list(hf_cache_arms.arms("fp32", "k4v3"))[:2] == ["hf-kv-dynamic/fp32", "hf-kv-k4v3/fp32"]
-    with pytest.raises(
-        InputError, match="unknown arm 'hf-kv-k5v5': not hf-kv-dynamic, hf-quanto, hf-hqq, nor hf-kv- and"
+    assert hf_cache_arms.kind("hf-kv-dynamic") == hf_cache_arms.Kind()
+    assert hf_cache_arms.kind("hf-kv-k4v4/int8").calibration == "auto"
+    assert hf_cache_arms.kind("hf-kv-k4v4,0-1:k8v8/fp32/none").calibration == "none"
+    for name, message in (
+        ("hf-kv-k5v5", "unknown arm 'hf-kv-k5v5': not hf-kv-dynamic, hf-quanto, hf-hqq, nor hf-kv- and"),
+        ("hf-hqq-2", "unknown arm 'hf-hqq-2'"),
+        ("hf-hqq/fp32/none", "only pages of this library"),
+        ("hf-kv-dynamic/int7", "int7"),
     ):
-        arms.get("hf-kv-k5v5")
-    with pytest.raises(InputError, match="int7"):
-        arms.get("hf-kv-dynamic/int7")
+        with pytest.raises(InputError, match=message):
+            arms.get(name)
 
 
 def test_each_memory_counts_once():

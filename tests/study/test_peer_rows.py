@@ -54,6 +54,17 @@ def test_ratios_are_against_engines_only(result):
     ]
 
 
+def test_caches_are_compared_with_the_first_of_ours(result):
+    assert peer_rows.caches(result) == []
+    figures = {"kl": 0.1, "top1": 1.0, "code_bits": 4.25, "bits": 6.0, "exact": 48.5, "fill_seconds": None}
+    speed = {"decode_tok_s": cell(2.0)}
+    accuracy = {"ours": "b", "arms": {"a": figures, "b": figures}, "differences": {"a/b": {"value": 0.5}}}
+    result.data["caches"] = {"accuracy": accuracy, "arms": {"a": speed}, "ratios": {"b/a": speed}}
+    first, ours = peer_rows.caches(result)
+    assert (first["more"], first["times"], first["tok_s"]) == ({"value": 0.5}, cell(2.0), cell(2.0))
+    assert (ours["more"], ours["times"], ours["tok_s"], ours["bits"]) == (None, None, None, 6.0)
+
+
 def test_contexts_are_times_sizes_and_ratios(result):
     arms = {"a": {"speed": cell(10.0), "bytes": cell(4e6)}, "b": {"speed": cell(20.0), "bytes": cell(1e6)}}
     result.data["contexts"] = {"64": {"arms": arms, "ratios": {"b/a": {"speed": cell(2.0)}}}}

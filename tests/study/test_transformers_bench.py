@@ -6,7 +6,7 @@ import pytest
 
 import helpers
 from cachequant.errors import InputError
-from cachequant.study import arms, bench, torch_engine
+from cachequant.study import arms, bench, hf_cache_bench, torch_engine
 
 
 @pytest.fixture(scope="module")
@@ -28,27 +28,22 @@ def test_end_to_end(tiny):
     assert facts["hf-int8"]["weight_bytes"] < facts["transformers-fp32"]["weight_bytes"]
 
 
-def test_predictions_behind_a_text_are_compared(tmp_path, monkeypatch):
-    """Codes of 4 bits are nearer to floats than those of 2."""
-    from tokenizers import Tokenizer as Library
+def test_a_score_compares_the_caches_among_the_arms(tiny, monkeypatch):
+    asked = {}
 
-    monkeypatch.setitem(
-        helpers.TINY, "words", helpers.TINY["llama-wide-heads"] | dict(vocab_size=264, max_position_embeddings=160)
-    )
-    folder = helpers.checkpoint("words", str(tmp_path))
-    Library.from_str(helpers.byte_level()).save(f"{folder}/tokenizer.json")
-    (tmp_path / "text").write_text("The quick brown fox jumps over the lazy dog. " * 9)
-    names = ["hf-kv-dynamic/fp32", "hf-kv-k4v4/fp32", "hf-kv-k2v2/fp32"]
-    how = dict(prompt=100, new=2, repeats=1, threads=1, score=20, text=str(tmp_path / "text"))
-    measured = bench.transformers(folder, names, **how)
-    assert measured["provenance"]["missing"] == {}
-    found = measured["accuracy"]
-    assert (found["against"], found["context"], found["tokens"]) == (names[0], 100, 20)
-    four, two = (found["arms"][name]["kl"] for name in names[1:])
-    assert 0 < four < two
-    for wrong, message in (({"score": 61}, "100 . 61 scored tokens do not fit"), ({"text": "nothing"}, "nothing")):
-        with pytest.raises(InputError, match=message):
-            bench.transformers(folder, names, **(how | wrong))
+    def compare(model, arms, **how):
+        asked.update(how, arms=arms)
+        return {"accuracy": {"arms": {}}}
+
+    monkeypatch.setattr(hf_cache_bench, "compare", compare)
+    monkeypatch.setattr(hf_cache_bench, "check", lambda *args, **how: None)
+    names = ["transformers-fp32", "hf-kv-fp32", "hf-kv-dynamic/fp32"]
+    found = bench.transformers(tiny, names, prompt=6, new=2, repeats=1, threads=1, score=5, windows=3)
+    assert found["accuracy"] == {"arms": {}} and found["missing"] == []
+    assert asked["arms"] == ["hf-kv-dynamic", "hf-kv-fp32"]
+    assert (asked["context"], asked["score"], asked["windows"], asked["text"]) == (6, 5, 3, "enwiki")
+    with pytest.raises(InputError, match="a score compares caches.*not only transformers-fp32"):
+        bench.transformers(tiny, names[:1], score=5)
 
 
 def test_bytes_that_a_token_reads(tiny):

@@ -1,5 +1,6 @@
 """`cachequant bench`: speed of whole models, matrix products, attention and prefix reuse, beside peers."""
 
+import re
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,6 +19,9 @@ METRICS = (
     "overhead_ms",
     "bytes",
 )  # of the table; --json has all
+
+ACCURACY = {"kl": ".4f", "top1": ".1%"}
+COUNTED = ("code_bits", "bits", "exact")
 
 app = typer.Typer(rich_markup_mode=None)
 Arms = Annotated[str | None, typer.Option(help="Names with commas between them; default: those of the study.")]
@@ -177,7 +181,7 @@ def _prefix(found: dict[str, Any]) -> None:
 @app.command(
     epilog=output.example(
         "cachequant bench transformers --arms transformers-fp32,hf-int8 --json",
-        "cachequant bench transformers --arms hf-kv-dynamic,hf-kv-k4v4,hf-quanto,hf-hqq --context 1024 --score 64",
+        "cachequant bench transformers --arms hf-kv-dynamic,hf-kv-k4v4,hf-quanto,hf-hqq --context 1024 --score 96",
     )
 )
 def transformers(
@@ -188,8 +192,9 @@ def transformers(
     new: Annotated[int, typer.Option(min=2, help="Tokens to generate.")] = 40,
     repeats: Repeats = 5,
     score: Annotated[
-        int, typer.Option(min=0, help="Tokens of a text, behind the context, that are compared with the first arm.")
+        int, typer.Option(min=0, help="Predictions behind the context that are compared with those of exact floats.")
     ] = 0,
+    windows: Annotated[int, typer.Option(min=1, help="Parts of the text with so many scored tokens each.")] = 8,
     text: Annotated[str, typer.Option(help="Text of --score.")] = "enwiki",
     threads: output.Threads = None,
     json: output.Json = False,
@@ -197,12 +202,16 @@ def transformers(
     """transformers with our layers in it, beside itself.
 
     Arms are transformers-fp32, hf- with a scheme, such as hf-int8, and the others of bench decode; bytes are those of
-    the prompt's keys and values. hf-quanto and hf-hqq are transformers' QuantizedCache, where these packages are
-    installed. With --score the predictions of every arm are compared with those of the first.
+    the prompt's keys and values. Arms of caches are hf-kv-dynamic, hf-kv- with a page format, and hf-quanto and
+    hf-hqq, transformers' QuantizedCache at 4 bits, where these packages are installed; layers are int8, or a scheme
+    behind a slash, and a calibration behind that: hf-kv-k4v4/fp32/none.
+
+    With --score caches are compared too, in float32 layers and after the same prompt of --context tokens, so that
+    nothing but the cache differs: divergence from hf-kv-dynamic, bits a value, and tokens that are seen exactly.
     """
     from cachequant.study import bench
 
-    measure = partial(bench.transformers, score=score, text=text)
+    measure = partial(bench.transformers, score=score, windows=windows, text=text)
     _engines(measure, model, arms, context or prompt, new, repeats, threads, json)
 
 
@@ -223,14 +232,24 @@ def _engines(measure, model: str, arms: str | None, prompt: int, new: int, repea
 def _scored(found: dict[str, Any]) -> None:
     show(found)
     if scored := found.get("accuracy"):
-        rows = [[arm, f"{v['kl']:.2e}", f"{v['top1']:.1%}", f"{v['error']:.2g}"] for arm, v in scored["arms"].items()]
-        title = f"{scored['tokens']} tokens of {scored['text']} behind {scored['context']}, against {scored['against']}"
-        output.table(title, ["arm", "KL, nats", "same arg max", "largest error, sigma"], rows)
+        rows = [
+            [arm, *(_mean(v[key], form) for key, form in ACCURACY.items()), *(f"{v[k]:.2f}" for k in COUNTED)]
+            for arm, v in scored["arms"].items()
+        ]
+        title = (
+            f"{scored['tokens']} predictions in {scored['windows']} windows of {scored['text']}, behind "
+            f"{scored['context']} tokens, against {scored['against']} [95 % interval]"
+        )
+        output.table(title, ["arm", "KL, nats", "same arg max", "bits a code", "bits a value", "exact tokens"], rows)
+
+
+def _mean(value: dict[str, Any], form: str) -> str:
+    return f"{value['value']:{form}} [{value['low']:{form}}, {value['high']:{form}}]"
 
 
 def names_of(arms: str | None) -> list[str] | None:
-    """Names with commas between them as a list."""
-    return None if arms is None else [name.strip() for name in arms.split(",")]
+    """Names with commas between them as a list; a comma inside a page format, k4v4,0-1:k8v8, does not part names."""
+    return None if arms is None else [name.strip() for name in re.split(r",(?!\d+(?:-\d+)?:)", arms)]
 
 
 def show(found: dict[str, Any]) -> None:

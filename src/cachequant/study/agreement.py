@@ -1,19 +1,15 @@
 """Whether two arms run the same model: their logits after the same tokens, fed one by one behind a prompt."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from cachequant.study.decode_bench import DecodeBench
 
 
-def agreement(
-    bench: DecodeBench, reference: str, prompt: int = 32, steps: int = 4, text: Sequence[int] | None = None
-) -> dict[str, dict]:
+def agreement(bench: DecodeBench, reference: str, prompt: int = 32, steps: int = 4) -> dict[str, dict]:
     """How far the next-token distributions of every arm are from those of one of them.
 
-    All arms see the same tokens: the prompt, then those of a text or the reference's greedy ones, so that one different
-    choice does not make everything after it differ.
+    All arms see the same tokens, the greedy ones of the reference, so that one different choice does not make
+    everything after it differ.
 
     Parameters
     ----------
@@ -21,7 +17,6 @@ def agreement(
     reference : arm to compare with; it has to run.
     prompt : tokens of the prompt.
     steps : tokens behind it; there are 1 + `steps` positions.
-    text : at least `prompt` + `steps` token ids; None takes the prompt of the benchmark and greedy tokens.
 
     Returns
     -------
@@ -29,11 +24,8 @@ def agreement(
     largest difference of two logits, each taken from the mean of its position, over the reference's standard
     deviation}}; arms that failed are left out.
     """
-    if text is None:
-        ids = bench.prompt_ids(prompt)
-        forced = bench.crew.ask(reference, "generate", ids=ids, new=steps)["ids"]
-    else:
-        ids, forced = list(text[:prompt]), list(text[prompt : prompt + steps])
+    ids = bench.prompt_ids(prompt)
+    forced = bench.crew.ask(reference, "generate", ids=ids, new=steps)["ids"]
     truth = bench.logits(reference, ids, forced)
     found = {}
     for arm in [name for name in bench.crew.names if name != reference]:

@@ -33,6 +33,12 @@ def summarize(evaluation: dict) -> dict[str, dict]:
     return figures
 
 
+def mean_interval(sums: np.ndarray, scored: np.ndarray) -> dict[str, float]:
+    """{value, low, high} of a mean a token, from its sum in each window; differences of sums give paired intervals."""
+    picks = np.random.default_rng(0).integers(0, len(sums), (RESAMPLES, len(sums)))
+    return {"value": float(sums.sum() / scored.sum()), **_interval(_resampled(sums, scored, picks))}
+
+
 def tail_quantile(tails: Sequence[Sequence[float]], scored: int, above: float = 0.001) -> float | None:
     """The divergence that all but a part `above` of the tokens stay at or below.
 

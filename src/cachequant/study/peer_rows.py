@@ -86,6 +86,29 @@ def contexts(result: Result, arm: str) -> list[dict]:
     return rows
 
 
+def caches(result: Result) -> list[dict]:
+    """One row a cache of transformers: divergence, bits, tokens seen exactly, storing a prompt, and speed.
+
+    `more` is the divergence beyond that of our first cache of codes, `times` how many times as fast that one decodes.
+    """
+    found = result.data.get("caches")
+    if not found:
+        return []
+    accuracy, rows = found["accuracy"], []
+    ours = accuracy["ours"]
+    for name, figures in accuracy["arms"].items():
+        rows.append(
+            {
+                "arm": name,
+                **{key: figures[key] for key in ("kl", "top1", "code_bits", "bits", "exact", "fill_seconds")},
+                "more": accuracy["differences"].get(f"{name}/{ours}"),
+                "tok_s": found["arms"].get(name, {}).get("decode_tok_s"),
+                "times": found["ratios"].get(f"{ours}/{name}", {}).get("decode_tok_s"),
+            }
+        )
+    return rows
+
+
 def two_parts(result: Result) -> list[dict]:
     """One row a model and engine: a decoded token as bytes at a rate plus a rest, from its two formats.
 

@@ -13,7 +13,7 @@ from typing import Any
 from cachequant.errors import ResultError
 
 PACKAGES = ("cachequant", "numpy", "numba", "llvmlite", "safetensors", "tokenizers", "gguf", "datasets", "torch")
-PACKAGES += ("transformers", "ctranslate2", "llama-cpp-python", "matplotlib", "papermill")
+PACKAGES += ("transformers", "ctranslate2", "llama-cpp-python", "optimum-quanto", "hqq", "matplotlib", "papermill")
 INSTRUCTIONS = ("avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512vnni", "avx512bf16", "amx-int8")
 INSTRUCTIONS += ("neon", "dotprod", "i8mm", "sve")
 

@@ -6,11 +6,11 @@ Python, is the same in all of them.
 
 from collections.abc import Sequence
 
-from cachequant.assets import texts
 from cachequant.errors import InputError
-from cachequant.study.agreement import agreement
+from cachequant.study import hf_cache_bench
 from cachequant.study.crew import Progress, silent
 from cachequant.study.decode_bench import COMPARED, DecodeBench
+from cachequant.study.hf_cache_arms import DYNAMIC, is_cache
 
 ARMS = ("transformers-fp32", "hf-int8", "hf-bfp8", "hf-kv-dynamic", "hf-kv-k4v4")
 PROMPT = 270
@@ -31,6 +31,7 @@ def transformers(
     threads: int | None = None,
     progress: Progress = silent,
     score: int = 0,
+    windows: int = hf_cache_bench.WINDOWS,
     text: str = "enwiki",
 ) -> dict:
     """Prefill and decode speed of transformers with our parts in it, and `bytes` of keys and values, interleaved.
@@ -43,46 +44,28 @@ def transformers(
     new : tokens to generate, the first one by the prefill; None is 40.
     repeats : rounds.
     threads : of torch and of our kernels, which share one pool.
-    score : tokens whose predictions are compared with those of the first arm, see `accuracy`; 0 leaves that out.
+    score : predictions behind `prompt` tokens that are compared for arms that differ in their cache, see
+        `hf_cache_bench`: with float32 layers, whatever the arms' layers are; 0 leaves that out.
+    windows : of the text; each has so many scored tokens.
     text : of these tokens and of those before them.
 
     Returns
     -------
-    The object of `DecodeBench.measure`; with `score` it has `accuracy` too.
+    The object of `DecodeBench.measure`; with `score` it has `accuracy` of `hf_cache_bench.compare` too.
 
     Raises
     ------
     InputError, AssetError : unknown arms or models, lengths that do not fit; before anything runs.
     """
-    with TransformersBench(model, arms or ARMS, threads, progress) as bench:
-        ids = _scored(bench, prompt, score, text) if score else []
+    names = list(arms or ARMS)
+    with TransformersBench(model, names, threads, progress) as bench:
+        if not score:
+            return bench.measure(prompt, new, repeats)
+        caches = [DYNAMIC, *(name for name in names if is_cache(name) and name.partition("/")[0] != DYNAMIC)]
+        if len(caches) == 1:
+            raise InputError(f"a score compares caches: name arms such as hf-kv-k4v4, not only {', '.join(names)}")
+        how = dict(context=prompt, score=score, windows=windows, text=text)
+        hf_cache_bench.check(bench.asset, caches, **how)
         found = bench.measure(prompt, new, repeats)
-        return found | ({"accuracy": accuracy(bench, prompt, score, ids, text)} if score else {})
-
-
-def accuracy(bench: DecodeBench, prompt: int, score: int, ids: list[int], text: str) -> dict:
-    """How far the predictions of every arm are from those of the first, behind the same tokens of a text.
-
-    The first `prompt` tokens are one call, as in `generate`; the `score` tokens behind them come one by one, so all
-    that they see of the prompt was read back from the cache. A cache that keeps more of its newest tokens as they are
-    has an advantage here that it pays for in bytes.
-
-    Returns
-    -------
-    {"against": arm, "text": name, "context": tokens, "tokens": scored, "arms": {arm: figures of `agreement`}}.
-    """
-    first = bench.crew.names[0]
-    found = agreement(bench, first, prompt, score, ids)
-    return {"against": first, "text": text, "context": prompt, "tokens": score, "arms": found}
-
-
-def _scored(bench: DecodeBench, prompt: int, score: int, text: str) -> list[int]:
-    asset, needed = bench.asset, prompt + score
-    if score < 0 or needed > asset.config.context:
-        raise InputError(f"{prompt} + {score} scored tokens do not fit the context of {asset.config.context}")
-    if asset.tokenizer is None:
-        raise InputError(f"{asset.name} has no tokenizer, so no text can be scored: leave out the score")
-    ids = asset.tokenizer.encode(texts.resolve(text).text[: 16 * needed])[:needed]
-    if len(ids) < needed:
-        raise InputError(f"{text} has {len(ids)} tokens, fewer than {prompt} + {score}")
-    return ids
+    compared = hf_cache_bench.compare(model, caches, **how, threads=threads, progress=progress)
+    return found | {"accuracy": compared["accuracy"]}

@@ -70,6 +70,10 @@ def _work(kind: str) -> type:
         from cachequant.study.context_bench import ContextWork
 
         return ContextWork
+    if kind == "caches":
+        from cachequant.study.hf_cache_work import CacheWork
+
+        return CacheWork
     if kind == "session":
         from cachequant.study.session_memory import SessionWork
 
