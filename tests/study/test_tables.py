@@ -29,10 +29,10 @@ def test_a_caption_names_model_text_and_machine():
 def test_the_reference_stands_below_a_value_that_differs():
     table = made(result(), result("reference", rows=(("int8", 30.1234), ("fp32", 2.0), ("w8", 3.0)), cpu="B"))
     assert table.head == ["Scheme", "Perplexity"]
-    assert table.body == [["int8", "30.12"], ["fp32", ("−1.50", "2.00")], ["w8", ("–", "3.00")]]
+    assert table.body == [["int8", "30.12"], ["fp32", ("−1.50", "2.00")], ["w8", ("", "3.00")]]
     shown, text = table._repr_markdown_(), table.text
     assert "A, 2 threads. Small figures: the reference (B, 2 threads), where it differs.\n" in shown
-    assert "| fp32 | −1.50 [2.00]{.beside} |" in shown and "| fp32 | −1.50 (2.00) |" in text
+    assert "| fp32 | −1.50 [2.00]{.beside} |\n| w8 | [3.00]{.beside} |" in shown and "| fp32 | −1.50 (2.00) |" in text
     assert "A, 2 threads. In parentheses: the reference (B, 2 threads), where it differs.**" in text
     assert "Small" not in made(result(), result("reference"))._repr_markdown_()  # nothing differs
 

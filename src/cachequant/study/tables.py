@@ -67,7 +67,7 @@ class Table:
         return f"{self.caption} {where}: {self.beside}." if self.beside else self.caption
 
     def _pipes(self, two: str) -> str:
-        body = [[cell if isinstance(cell, str) else two.format(*cell) for cell in line] for line in self.body]
+        body = [[cell if isinstance(cell, str) else two.format(*cell).strip() for cell in line] for line in self.body]
         return "\n".join("| " + " | ".join(line) + " |" for line in [self.head, self.align, *body])
 
 
@@ -183,10 +183,15 @@ def _one(name: str, caption: str, columns: Sequence[Column], lines: list[tuple[R
 
 
 def _cell(line: tuple[Row | None, ...], column: Column) -> str | tuple[str, str]:
-    """What all results of a line say, or the value and the reference if they say different things."""
+    """What all results of a line say, or the value and the reference if they say different things.
+
+    A row that only the reference has is in small figures alone.
+    """
     sources = line if column.measured else [next(filter(None, line))]
     said = [value(row.get(column.key) if row else None, column.format) for row in sources]
-    return said[0] if len(set(said)) == 1 else tuple(said)
+    if len(set(said)) == 1:
+        return said[0]
+    return ("" if line[0] is None else said[0], said[1])
 
 
 def _side(values: Iterable[Any]) -> str:
