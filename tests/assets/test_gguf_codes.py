@@ -1,6 +1,7 @@
 """Q8_0 files and our blocks of 32: the same codes and steps in both directions, none of them rounded again."""
 
 import json
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -16,6 +17,7 @@ from cachequant.assets.gguf_write import export_gguf
 from cachequant.checkpoint.write import write_checkpoint
 from cachequant.decoder.tokenizer import Tokenizer
 from cachequant.errors import InputError
+from cachequant.quantize import quantize
 from gguf_files import GPT2, LLAMA, Q8_0, QWEN2, write
 
 IDS = list(range(3, 40))
@@ -114,12 +116,42 @@ def test_float32_and_partly_coded_files(cache, tmp_path, source):
         assert np.array_equal(logits(cq.load(path, scheme)), logits(cq.load(source("llama"), scheme)))
 
 
+@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize("scheme", ["int8+head:int8", "int8-block32+head", "bfp8", "int8-tensor-w", "block64-exact"])
+def test_codes_of_other_schemes_are_kept_and_steps_rounded_to_halves(cache, tmp_path, source, name, scheme):
+    chosen = schemes.get(scheme)
+    source_weights = models.resolve(source(name)).weights
+    export_gguf(models.resolve(source(name)), tmp_path / "m.gguf", chosen)
+    asset = models.resolve(tmp_path / "m.gguf")
+    for layer in {"layers.0.attn.q.weight", "layers.0.attn.qkv.weight", "layers.1.mlp.down.weight"} & set(
+        asset.weights
+    ):
+        want = quantize(np.asarray(source_weights[layer]), chosen.weight)
+        found = asset.weights.as_codes(layer, schemes.Q8_0)
+        assert np.array_equal(found.codes, want.codes)
+        blocks = found.codes.shape[1] // 32
+        share = getattr(chosen.weight.granularity, "size", 32 * blocks) // 32
+        steps = np.repeat(want.steps(), share, axis=1)[:, :blocks]
+        assert np.array_equal(found.scales, steps.astype(np.float16))
+    kind = {t.name: t.tensor_type.name for t in gguf.GGUFReader(tmp_path / "m.gguf").tensors}["token_embd.weight"]
+    assert kind == ("Q8_0" if chosen.head and name != "untied" else "F32")
+
+
+@pytest.mark.parametrize("scale", [1e10, 1e-12])
+def test_steps_that_halves_do_not_hold_are_refused(cache, tmp_path, source, scale):
+    asset = models.resolve(source("llama"))
+    changed = dict(asset.weights)
+    changed["layers.0.mlp.down.weight"] = np.asarray(changed["layers.0.mlp.down.weight"]) * np.float32(scale)
+    with pytest.raises(InputError, match="layers.0.mlp.down.weight: a step of .* is not what Q8_0 holds"):
+        export_gguf(replace(asset, weights=changed), tmp_path / "m.gguf", schemes.get("int8"))
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
 @pytest.mark.parametrize(
     ("scheme", "message"),
     [
-        ("int8", "'int8' is not what Q8_0 holds; allowed: fp32, q8_0"),
-        ("int8-block32", "'int8-block32' is not what Q8_0 holds"),
-        ("q8_0+head:int8", "is not what Q8_0 holds"),
+        ("int8-hadamard", "'int8-hadamard' is not what Q8_0 holds; allowed: fp32, q8_0"),
+        ("block16-exact", "is not what Q8_0 holds"),
         ("q8_0", "rows of 48 values are not whole blocks of 32"),
     ],
 )
@@ -176,14 +208,14 @@ def test_gpt2s_own_tokenizer_json_is_recognized():
 
 
 @pytest.mark.parametrize("name", WIDE)
-@pytest.mark.parametrize("scheme", ["fp32", "q8_0", "q8_0+head"])
+@pytest.mark.parametrize("scheme", ["fp32", "q8_0", "q8_0+head", "int8+head"])
 def test_llama_cpp_reads_it_and_agrees(cache, tmp_path, source, name, scheme):
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make peers)")
     export_gguf(models.resolve(source(name)), tmp_path / "m.gguf", schemes.get(scheme))
     llama = llama_cpp.Llama(str(tmp_path / "m.gguf"), n_ctx=64, verbose=False)
     llama.eval(IDS)
     theirs = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llama.ctx, -1), shape=(131,))
-    with cq.load(tmp_path / "m.gguf", scheme).session() as session:
+    with cq.load(tmp_path / "m.gguf", scheme.replace("int8", "q8_0")).session() as session:
         ours = session.extend(IDS)
     # their keys and values are float16, and so are the scales of their inputs
     assert np.square(ours - theirs).mean() ** 0.5 < (0.005 if scheme == "fp32" else 0.05) * ours.std()

@@ -64,8 +64,8 @@ def test_export_and_generate(cli, cli_json, model, tmp_path):
     assert generated["ids"] == cli_json("generate", "--model", model, *wanted, "--calibration", "none")[1]["ids"]
     code, _, err = cli("export", model, file)
     assert (code, "exists; name a new file" in err) == (2, True)
-    code, _, err = cli("export", model, tmp_path / "n.gguf", "--scheme", "int8")
-    assert (code, "allowed: fp32, q8_0, each with +head" in err) == (2, True)
+    code, _, err = cli("export", model, tmp_path / "n.gguf", "--scheme", "int8-hadamard")
+    assert (code, "allowed: fp32, q8_0, int8" in err) == (2, True)
 
 
 def test_pages_and_a_calibration_file_behind_a_gguf_file(cli_json, tmp_path, text, monkeypatch):
@@ -92,8 +92,10 @@ def test_a_checkpoint_is_exported_in_its_scheme(cli, cli_json, model, tmp_path):
     cli("quantize", model, tmp_path / "out", "--scheme", "q8_0")
     assert cli_json("export", tmp_path / "out", tmp_path / "m.gguf")[1]["scheme"] == "q8_0"
     cli("quantize", model, tmp_path / "int8")
-    code, _, err = cli("export", tmp_path / "int8", tmp_path / "n.gguf")
-    assert (code, "scheme 'int8' is not what Q8_0 holds" in err) == (2, True)
+    assert cli_json("export", tmp_path / "int8", tmp_path / "n.gguf")[1]["scheme"] == "int8"
+    cli("quantize", model, tmp_path / "rotated", "--scheme", "int8-hadamard")
+    code, _, err = cli("export", tmp_path / "rotated", tmp_path / "o.gguf")
+    assert (code, "scheme 'int8-hadamard' is not what Q8_0 holds" in err) == (2, True)
 
 
 @pytest.mark.parametrize("scheme", ["bfp8+head", "int8-hadamard"])

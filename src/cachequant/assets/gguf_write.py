@@ -1,8 +1,8 @@
 """Models as GGUF files for llama.cpp: float32, or its Q8_0.
 
 Names, shapes and the order of the rows of q and k are those of llama.cpp's converter (see `cachequant.assets.gguf`).
-`write_gguf` rounds as llama.cpp's own quantizer does, for comparing engines; `export_gguf` writes the very codes and
-steps that this library runs with. Tensors are made and written one at a time.
+`write_gguf` rounds as llama.cpp's own quantizer does, for comparing engines; `export_gguf` writes the very codes that
+this library runs with, and their steps, which Q8_0 holds as float16. Tensors are made and written one at a time.
 """
 
 import math
@@ -26,7 +26,7 @@ from cachequant.decoder.rope import inverse_frequencies
 from cachequant.decoder.weights import matrix
 from cachequant.errors import InputError
 from cachequant.quantize import Quantized
-from cachequant.schemes import Q8_0, Scheme
+from cachequant.schemes import Block, Quantizer, Scheme
 
 _F32, _Q8_0 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.Q8_0
 KINDS = {"f32": (_F32, gguf.LlamaFileType.ALL_F32), "q8_0": (_Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0)}
@@ -85,7 +85,10 @@ def write_gguf(asset: ModelAsset, path: str | Path, kind: str) -> None:
 
 
 def export_gguf(asset: ModelAsset, path: str | Path, scheme: Scheme, progress: Progress = _silent) -> bool:
-    """Write a model under a scheme, with its vocabulary: the file gives the same codes and steps back, bit for bit.
+    """Write a model under a scheme, with its vocabulary: the file gives the same codes back, bit for bit.
+
+    Steps are rounded to float16, which changes none of `q8_0` and the head `int8-block32`; one step a row, or a block
+    of more than 32 values, is written for each block of 32.
 
     Parameters
     ----------
@@ -94,7 +97,8 @@ def export_gguf(asset: ModelAsset, path: str | Path, scheme: Scheme, progress: P
     path : str or Path
         A new file, which appears whole or not at all.
     scheme : Scheme
-        `fp32` or `q8_0`, each with or without the head `int8-block32`.
+        Weights, head or both with 8-bit codes whose blocks are multiples of 32, or `fp32`; how inputs are quantized is
+        not part of the file.
     progress : callable
         Called with the tensors written and to write.
 
@@ -106,7 +110,8 @@ def export_gguf(asset: ModelAsset, path: str | Path, scheme: Scheme, progress: P
     Raises
     ------
     InputError
-        The file exists, another scheme, a checkpoint of another scheme, or matrices whose rows are not whole blocks.
+        The file exists, another scheme, a checkpoint of another scheme, matrices whose rows are not whole blocks, or
+        (then nothing is left behind) a step that float16 does not hold.
     """
     path = Path(path)
     check_export(asset, path, scheme)
@@ -120,7 +125,8 @@ def export_gguf(asset: ModelAsset, path: str | Path, scheme: Scheme, progress: P
             if quantizer is None:
                 return _stored(asset.config, name, source)
             coded = source if isinstance(source, Quantized) else quantize_matrix(source, quantizer)
-            return _blocks(_stored(asset.config, name, coded.codes), _stored(asset.config, name, coded.scales))
+            steps = _half_steps(name, coded)
+            return _blocks(_stored(asset.config, name, coded.codes), _stored(asset.config, name, steps))
 
         planned.append(_Planned(gguf_name(asset.config, name), shape, _Q8_0 if quantizer else _F32, make))
     coded = any(tensor.kind == _Q8_0 for tensor in planned)
@@ -134,8 +140,11 @@ def check_export(asset: ModelAsset, path: Path, scheme: Scheme) -> None:
     """The refusals of `export_gguf`, before anything is written."""
     if path.exists():
         raise InputError(f"{path} exists; name a new file")
-    if {scheme.weight, scheme.head} - {None, Q8_0} or scheme.transform:
-        raise InputError(f"scheme {scheme.name!r} is not what Q8_0 holds; allowed: fp32, q8_0, each with +head")
+    if scheme.transform or not all(_fits(quantizer) for quantizer in (scheme.weight, scheme.head)):
+        raise InputError(
+            f"scheme {scheme.name!r} is not what Q8_0 holds; allowed: fp32, q8_0, int8, int8-block32, w8, bfp8, "
+            "each with +head"
+        )
     if asset.scheme is not None and asset.scheme != scheme:
         raise InputError(
             f"scheme {scheme.name!r}: {asset.name} is a checkpoint quantized as {asset.scheme.name!r}; allowed is that"
@@ -158,10 +167,29 @@ def _stored(config: DecoderConfig, name: str, tensor: np.ndarray) -> np.ndarray:
     return permute(tensor, heads) if heads else tensor
 
 
-def _blocks(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
+def _fits(quantizer: Quantizer | None) -> bool:
+    """Whether every block of Q8_0 has one step."""
+    return quantizer is None or not isinstance(quantizer.granularity, Block) or not quantizer.granularity.size % BLOCK
+
+
+def _half_steps(name: str, coded: Quantized) -> np.ndarray:
+    """(rows, blocks) float16 steps of the blocks of 32."""
+    granularity, steps = coded.quantizer.granularity, coded.steps()
+    blocks = coded.codes.shape[1] // BLOCK
+    size = granularity.size // BLOCK if isinstance(granularity, Block) else blocks
+    with np.errstate(over="ignore"):
+        half = steps.astype("<f2")
+    if (lost := np.isinf(half) | ((half == 0) & (steps > 0))).any():
+        raise InputError(f"{name}: a step of {steps[lost][0]:.3g} is not what Q8_0 holds; allowed: 3e-8 to 65504")
+    return np.repeat(half, size, axis=1)[:, :blocks]
+
+
+def _blocks(codes: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """(rows, bytes) uint8 of Q8_0: for every block its float16 step, then its 32 codes."""
-    steps = np.ascontiguousarray(scales.astype("<f2", copy=False)).view(np.uint8).reshape(*scales.shape, 2)
-    parts = [steps, codes.reshape(*scales.shape, BLOCK).view(np.uint8)]
+    parts = [
+        np.ascontiguousarray(steps).view(np.uint8).reshape(*steps.shape, 2),
+        codes.reshape(*steps.shape, BLOCK).view(np.uint8),
+    ]
     return np.concatenate(parts, axis=2).reshape(len(codes), -1)
 
 

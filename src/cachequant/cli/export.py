@@ -16,13 +16,15 @@ def export(
     model: Annotated[str, typer.Argument(help="Name, hub id, folder, checkpoint or GGUF file.")],
     file: Annotated[Path, typer.Argument(help="New .gguf file to write.")],
     scheme: Annotated[
-        str | None, typer.Option(help="fp32, q8_0, each with +head; default: the checkpoint's, else q8_0+head.")
+        str | None,
+        typer.Option(help="fp32, q8_0, int8, ..., or with +head; default: the checkpoint's, else q8_0+head."),
     ] = None,
     json: output.Json = False,
 ) -> None:
     """Write a model as a GGUF file.
 
-    Codes and scales are those that this library runs with, in llama.cpp's Q8_0; loading the file gives the same bits.
+    Codes are those that this library runs with, in llama.cpp's Q8_0, which rounds scales to float16: of q8_0+head none
+    changes, and loading the file gives the same bits.
     """
     from cachequant import schemes
     from cachequant.assets.gguf_write import check_export, export_gguf
