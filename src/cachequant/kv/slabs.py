@@ -1,9 +1,17 @@
-"""Memory of pages: blocks of one size, cut from large slabs, whose addresses never change."""
+"""Memory of pages: blocks of one size, cut from slabs, whose addresses never change.
+
+Attention streams through pages, and in pages of 4 kB the processor looks up a translation for every 64 cache lines, so
+slabs lie one behind the other in regions that are large enough for huge pages (see `decoder.huge_pages`). A part of a
+region that is not a slab yet is never touched, so it takes no memory.
+"""
 
 import numpy as np
 
+from cachequant.decoder.huge_pages import HUGE_PAGE
+
 ALIGN = 64  # bytes
 SLAB = 1 << 22  # bytes
+SLABS = 16  # of a region
 
 
 class SlabAllocator:
@@ -16,7 +24,7 @@ class SlabAllocator:
         self.stride = -(-block_bytes // ALIGN) * ALIGN
         self._slab_bytes, self._alone = slab_bytes, self.stride >= slab_bytes
         self.nbytes = 0  # of all slabs
-        self._slabs: list[np.ndarray] = []
+        self._region = np.empty(0, np.uint8)  # what is left of it
         self._free: list[tuple[np.ndarray, int]] = []
 
     def take(self, blocks_left: int | None) -> tuple[np.ndarray, int]:
@@ -28,23 +36,32 @@ class SlabAllocator:
         count = max(self._slab_bytes // self.stride, 1)
         if blocks_left is not None:
             count = min(count, blocks_left)
-        slab = np.zeros(count * self.stride + ALIGN, np.uint8)
-        start = slab.ctypes.data
-        skip = -start % ALIGN
-        blocks = slab[skip : skip + count * self.stride].reshape(count, self.stride)
-        self.nbytes += slab.nbytes
-        if not self._alone:
-            self._slabs.append(slab)
-        numbered = [(block, start + skip + i * self.stride) for i, block in enumerate(blocks)]
+        size = count * self.stride
+        slab = _aligned(size, ALIGN) if self._alone else self._cut(size)
+        blocks, start = slab.reshape(count, self.stride), slab.ctypes.data
+        self.nbytes += size
+        numbered = [(block, start + i * self.stride) for i, block in enumerate(blocks)]
         self._free.extend(numbered[:0:-1])
         return numbered[0]
 
+    def _cut(self, size: int) -> np.ndarray:
+        if size > self._region.size:
+            self._region = _aligned(SLABS * max(self._slab_bytes, size), HUGE_PAGE)
+        slab, self._region = self._region[:size], self._region[size:]
+        return slab
+
     def give(self, block: np.ndarray, address: int) -> None:
         if self._alone:
-            self.nbytes -= self.stride + ALIGN
+            self.nbytes -= self.stride
         else:
             self._free.append((block, address))
 
     @property
     def free(self) -> int:
         return len(self._free)
+
+
+def _aligned(size: int, align: int) -> np.ndarray:
+    """(size,) zeroed bytes."""
+    raw = np.zeros(size + align, np.uint8)
+    return raw[-raw.ctypes.data % align :][:size]
