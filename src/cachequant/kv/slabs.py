@@ -1,8 +1,8 @@
 """Memory of pages: blocks of one size, cut from slabs, whose addresses never change.
 
 Attention streams through pages, and in pages of 4 kB the processor looks up a translation for every 64 cache lines, so
-slabs lie one behind the other in regions that are large enough for huge pages (see `decoder.huge_pages`). A part of a
-region that is not a slab yet is never touched, so it takes no memory.
+slabs lie one behind the other in regions that are large enough for huge pages (see `decoder.huge_pages`), unless they
+are smaller than one. A part of a region that is not a slab yet is never touched, so it takes no memory.
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ class SlabAllocator:
         if blocks_left is not None:
             count = min(count, blocks_left)
         size = count * self.stride
-        slab = _aligned(size, ALIGN) if self._alone else self._cut(size)
+        slab = _aligned(size, ALIGN) if self._alone or self._slab_bytes < HUGE_PAGE else self._cut(size)
         blocks, start = slab.reshape(count, self.stride), slab.ctypes.data
         self.nbytes += size
         numbered = [(block, start + i * self.stride) for i, block in enumerate(blocks)]
