@@ -5,9 +5,9 @@ import pytest
 from numba import njit
 
 from cachequant.errors import InputError
-from cachequant.kernels import codebooks, coded, encode
-from cachequant.kernels.segment import WHOLE
+from cachequant.kernels import codebooks, coded, encode, whole
 from cachequant.kernels.tiles import BYTES
+from cachequant.kernels.turned import WHOLE
 from cachequant.kv import codec
 
 # of a Gaussian vector of 64 with the searched scale; Lloyd-Max of an endless one: .117, .0345, .0095
@@ -78,19 +78,19 @@ def test_levels_are_those_of_lloyd_and_max(bits):
 @njit
 def page_weights(looked_up, bits, p, scales, seen, top, out):
     if looked_up:
-        return coded.page_weights(True, bits, p, scales, seen, np.float32(top), out)
-    return coded.page_weights(False, bits, p, scales, seen, np.float32(top), out)
+        return whole.page_weights(True, bits, p, scales, seen, np.float32(top), out)
+    return whole.page_weights(False, bits, p, scales, seen, np.float32(top), out)
 
 
 @njit
 def whole_numbers(looked_up, bits, x, count, factor, out):
     if looked_up:
-        return coded.whole_numbers(True, bits, x, count, np.float32(factor), out)
-    return coded.whole_numbers(False, bits, x, count, np.float32(factor), out)
+        return whole.whole_numbers(True, bits, x, count, np.float32(factor), out)
+    return whole.whole_numbers(False, bits, x, count, np.float32(factor), out)
 
 
 def in_order(memory, looked_up, bits, high):
-    """Whole numbers as `kernels.coded` lays them out, in the order of k; `high` is the type of high bytes."""
+    """Whole numbers as `kernels.whole` lays them out, in the order of k; `high` is the type of high bytes."""
     per_word = coded.per_word(bits)
     if not (looked_up and BYTES):
         return memory.view(np.int16).reshape(-1, per_word // 2, 2).transpose(0, 2, 1).reshape(-1)

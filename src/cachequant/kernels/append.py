@@ -3,8 +3,8 @@
 import numpy as np
 from numba import int64, njit
 
-from cachequant.kernels.coded import round_half
 from cachequant.kernels.encode import ROUNDED, encode_head, numbers_of
+from cachequant.kernels.ir import round_half
 from cachequant.kernels.lazy import ADDRESSES, STRIDED, compile_once
 from cachequant.kernels.tiles import PAGE
 from cachequant.kernels.views import floats

@@ -22,8 +22,9 @@ from cachequant.kernels.coded import side_bytes
 from cachequant.kernels.encode import basis_of, numbers_of
 from cachequant.kernels.ir import exp, fetch_add, fma
 from cachequant.kernels.lazy import ADDRESSES, STRIDED, compile_once
-from cachequant.kernels.segment import EXTRA, ROOM, SEEN, STATS, TILE, WEIGHTS, attend_segment, looked_up, turn_token
+from cachequant.kernels.segment import ROOM, SEEN, STATS, TILE, WEIGHTS, attend_segment
 from cachequant.kernels.tiles import PAGE, SEGMENT, product
+from cachequant.kernels.turned import EXTRA, looked_up, turn_token
 from cachequant.kernels.views import floats, keep
 
 FINISHED = 1  # place of the counter of finished tiles

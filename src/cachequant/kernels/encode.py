@@ -13,8 +13,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from cachequant.kernels.codebooks import CODED, FACTORS, edges, magnitudes
-from cachequant.kernels.coded import FLOATS, PAGE, WORDS, half_bits, side_bytes, words
-from cachequant.kernels.ir import F32, I64, LANES, load, pointer, splat, store
+from cachequant.kernels.coded import FLOATS, PAGE, WORDS, side_bytes, words
+from cachequant.kernels.ir import F32, I64, LANES, half_bits, load, pointer, splat, store
 from cachequant.kernels.tiles import product
 from cachequant.kernels.views import floats, keep
 

@@ -220,3 +220,23 @@ def row_max(typingctx, base, count):
         return emit_row_fold(builder, *args, -np.inf, larger, lambda totals: emit_tree(builder, totals, larger))
 
     return types.float32(types.int64, types.int64), codegen
+
+
+@intrinsic
+def half_bits(typingctx, x):
+    """The bits of a float32 rounded to float16 (to nearest, ties to even)."""
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
+
+    return types.uint16(types.float32), codegen
+
+
+@intrinsic
+def round_half(typingctx, x):
+    """A float32 rounded to float16 and back."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fpext(builder.fptrunc(args[0], ir.HalfType()), F32)
+
+    return types.float32(types.float32), codegen

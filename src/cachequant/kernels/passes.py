@@ -23,8 +23,8 @@ from cachequant.kernels.lazy import ADDRESSES, VECTOR, compile_once
 from cachequant.kernels.native import GROUP, ROWS, TABLE_SIZE, UNSIGNED
 from cachequant.kernels.pointwise import gelu_row, layer_row, rms_row, rope_row, silu_row
 from cachequant.kernels.quantize_rows import RECORD, quantize_tile
-from cachequant.kernels.segment import EXTRA, looked_up, turn_token
 from cachequant.kernels.tiles import PAGE
+from cachequant.kernels.turned import EXTRA, looked_up, turn_token
 from cachequant.kernels.views import floats as floats_at
 
 # places in the numbers of a matrix, of a block and of the decoder's shape

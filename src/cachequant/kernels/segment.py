@@ -10,17 +10,15 @@ import numpy as np
 from numba import njit
 
 from cachequant.kernels.codebooks import CODED, unit_of_bits
-from cachequant.kernels.coded import multiply, page_weights, side_bytes, unpack, whole_numbers
-from cachequant.kernels.encode import basis_of, numbers_of
-from cachequant.kernels.ir import fma, row_sum
-from cachequant.kernels.tiles import PAGE, RAISED, SEGMENT, coded_product, prefetch, product, softmax
+from cachequant.kernels.coded import multiply, side_bytes, unpack
+from cachequant.kernels.ir import row_sum
+from cachequant.kernels.tiles import PAGE, SEGMENT, coded_product, prefetch, product, softmax
+from cachequant.kernels.turned import EXTRA, FEW, WHOLE
 from cachequant.kernels.views import floats
+from cachequant.kernels.whole import page_weights
 
 TILE = 48  # query rows (position, head of the group) that share one pass over the pages
-FEW = 3  # rows for which codes are looked up on the way, not unpacked before
 STATS = 4  # floats of a row beside its output: maximum, sum, and the part of the sum that read codes
-EXTRA = 3  # numbers behind a query in the coded basis: its step (or 1), the score of the means, what raising cost
-WHOLE = 127 * 256 + 127  # largest whole number that a query or a weight becomes: two signed bytes
 WEIGHTS = PAGE // 2 + 2  # numbers of a row's weights of one page: whole numbers, what one is worth, one unused
 ROOM = FEW * SEGMENT // PAGE  # rows of weights at a time: of a segment, or of a register tile
 SEEN = 8  # partial sums of the weights that read codes
@@ -32,55 +30,6 @@ _UNITS = unit_of_bits()
 def _micro(left):
     """Rows of the next register tile: 6, 3 or 1 (each shape is compiled, so there are few)."""
     return 6 if left >= 6 else 3 if left >= 3 else 1
-
-
-@njit(inline="always")
-def _top(d):
-    """Largest whole number of a query, such that no sum of d products with 8-bit levels leaves int32."""
-    return min(WHOLE, (2**31 - 1) // (127 * d))
-
-
-@njit(inline="always")
-def looked_up(rows):
-    """Whether that many queries of a chunk on one head meet codes that are looked up on the way."""
-    return rows <= FEW
-
-
-@njit(error_model="numpy", cache=True)
-def turn_token(q, layer, head, group, d, scale, coding, few, out):
-    """The queries of one key head (group, d) for its coded keys, d + EXTRA numbers each, at addresses.
-
-    For codes: d whole numbers (see `kernels.coded`) in the place of d / 2 floats; else d floats. Behind them, from d
-    on, stand what one unit is worth, the score of the means, and an int32: what raised levels add to a sum, negated.
-
-    few : see `looked_up`.
-    """
-    bits, _, _ = numbers_of(coding, layer)
-    means, _, matrix = basis_of(coding, layer, head, 0, d)
-    turned = np.empty(d, np.float32)
-    for g in range(group):
-        row, result, mean = floats(q + g * d * 4, d), floats(out + g * (d + EXTRA) * 4, d + EXTRA), floats(means, d)
-        bias, step, total = np.float32(0), np.float32(1), np.int32(0)
-        if bits > CODED:
-            for i in range(d):
-                result[i] = row[i] * np.float32(scale)
-        else:
-            for i in range(d):
-                bias = fma(row[i], mean[i], bias)
-            at, largest = np.int64(turned.ctypes.data), np.float32(0)
-            product(1, 8, 1, 1, 0, q + g * d * 4, matrix, d, at, d, d, d, 0)
-            for i in range(d):
-                turned[i] *= np.float32(scale)
-                largest = max(largest, abs(turned[i]))
-            top = np.float32(_top(d))
-            factor, to = top / largest if largest > 0 else np.float32(0), out + g * (d + EXTRA) * 4
-            if few:
-                total = whole_numbers(True, bits, at, d, factor, to)
-            else:
-                whole_numbers(False, bits, at, d, factor, to)
-            step = largest / top * _UNITS[bits]
-        result[d], result[d + 1] = step, bias * np.float32(scale)
-        result[d + 2 : d + 3].view(np.int32)[0] = -RAISED * total
 
 
 @njit(error_model="numpy", cache=True)
@@ -290,7 +239,7 @@ def attend_segment(query, first, rows, group, segment, pages, coded, places, scr
     """One segment for `rows` query rows; row r stands at position (first + r) // group and reads nothing after it.
 
     query : address of the queries, bytes between tokens, offset of the head, position of the first, factor of scores,
-        address of the tile's queries in the coded basis, and whether those are few (see `looked_up`).
+        address of the tile's queries in the coded basis, and whether those are few (see `turned.looked_up`).
     places : offsets of the head's keys and values in an exact page; bits, and offsets in the codes, of both sides.
     scratch : addresses of room for packed queries, for the levels of a page, for weights, and for sums of weights.
     s, o, rotated, stats : addresses of the score buffer (rows, 256), of the outputs (rows, d), of those in the coded
