@@ -12,7 +12,6 @@ import numpy as np
 
 from cachequant.decoder.blocks import Blocks
 from cachequant.decoder.config import DecoderConfig
-from cachequant.decoder.huge_pages import HugePageMemory
 from cachequant.decoder.linear import PackedLinear, pack, pack_head
 from cachequant.decoder.weights import matrix
 from cachequant.kernels import append, attention, gemm, pointwise
@@ -83,7 +82,6 @@ class Decoder:
         packed: Mapping[str, PackedLinear] | None = None,
     ):
         self.config, self.scheme, self._see = config, scheme, None
-        memory = HugePageMemory()
         if scheme.transform:
             for k in (config.width, config.attention_width, config.ffn):
                 scheme.transform.check(k)  # before anything is packed
@@ -100,8 +98,8 @@ class Decoder:
             self.head = shared.head
         else:
             name = "embed.weight" if config.tied else "head.weight"
-            self.head = pack_head(matrix(weights, name, scheme.head), scheme).within(memory)
-        self.layers = [self._layer(weights, i, largest or {}, packed, memory) for i in range(config.layers)]
+            self.head = pack_head(matrix(weights, name, scheme.head), scheme)
+        self.layers = [self._layer(weights, i, largest or {}, packed) for i in range(config.layers)]
         if config.rope_theta is not None:
             angles = np.outer(np.arange(config.context), config.rope_frequencies())
             self._cos, self._sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
@@ -119,7 +117,6 @@ class Decoder:
         i: int,
         largest: Mapping[tuple[int, str], np.ndarray],
         packed: Mapping[str, PackedLinear] | None,
-        memory: HugePageMemory,
     ) -> Layer:
         prefix = f"layers.{i}."
 
@@ -129,7 +126,7 @@ class Decoder:
             names = [prefix + n for n in names]
             matrices = [matrix(weights, n + ".weight", self.scheme.weight, self.scheme.transform) for n in names]
             biases = [weights.get(n + ".bias") for n in names]
-            return pack(matrices, biases, self.scheme, largest.get((i, site))).within(memory)
+            return pack(matrices, biases, self.scheme, largest.get((i, site)))
 
         gpt2 = self.config.family == "gpt2"
         return Layer(

@@ -1,12 +1,11 @@
 """Linear layers in the packed form that the kernels read."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from cachequant import quantize
 from cachequant.assets.mapped import release
-from cachequant.decoder.huge_pages import HugePageMemory
 from cachequant.errors import InputError
 from cachequant.kernels import gemm, simd
 from cachequant.kernels.rotate import rotate
@@ -33,12 +32,6 @@ class PackedLinear:
     def __call__(self, x: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
         """(T, K) float32 -> (T, N) float32, plus `residual` (T, N) if given."""
         return gemm.matmul(x, self.weight, self.activation, self.bias, residual)
-
-    def within(self, memory: HugePageMemory, mapped: bool = False) -> "PackedLinear":
-        """The same with its matrix in that memory; `mapped` says that it is a view of a file so far."""
-        w = self.weight
-        moved = replace(w, values=memory.take(w.values, mapped), scales=memory.take(w.scales, mapped))
-        return replace(self, weight=moved)
 
     @property
     def nbytes(self) -> int:

@@ -4,8 +4,9 @@ A folder `packed/KEY` holds `weights.safetensors`, the bytes that the kernels re
 they were made from. KEY is a hash of everything that decides a bit of them: the source, the scheme, the calibration,
 the kernel sets and the code that quantizes and packs.
 
-The file is mapped and then copied to huge pages (see `huge_pages`), its own pages given back on the way. Kernels could
-read the mapped pages as they are, and processes would share them, but these have 4 kB, and decoding would be slower.
+The file is mapped and then copied to huge pages (see `kernels.huge_pages`), its own pages given back on the way.
+Kernels could read the mapped pages as they are, and processes would share them, but these have 4 kB, and decoding would
+be slower.
 """
 
 import functools
@@ -24,13 +25,13 @@ import cachequant
 from cachequant import kernels
 from cachequant.assets import cachedir, store
 from cachequant.assets.hashing import require_sha256, sha256_file
+from cachequant.assets.mapped import release
 from cachequant.assets.store import ModelAsset
 from cachequant.assets.tensorfile import TensorFile, TensorWriter
-from cachequant.decoder.huge_pages import HugePageMemory
 from cachequant.decoder.linear import PackedLinear, head_inputs
 from cachequant.errors import AssetError, InputError
 from cachequant.kernels import selfcheck, simd
-from cachequant.kernels.gemm import PackedMatrix
+from cachequant.kernels.pack import MEMORY, PackedMatrix
 from cachequant.schemes import BITS, Scheme
 from cachequant.transform import Basis, basis
 
@@ -39,6 +40,7 @@ VERSION = 1  # of the files' layout
 HEAD = "head"  # the name of the output projection; blocks' matrices are `layers.I.SITE`
 _WEIGHTS, _SOURCE = "weights.safetensors", "source.json"
 _ALIGNMENT = 64  # bytes; the kernels read whole cache lines
+_PIECE = 4 << 20  # bytes that are copied at once
 _CODE = ("quantize.py", "quantizers.py", "transform.py")  # what decides the bits, beside the kernels
 _CODE += tuple(f"decoder/{name}.py" for name in ("calibration", "forward", "linear", "packed", "weights"))
 
@@ -123,8 +125,8 @@ class PackedStore:
             require_sha256(sha256_file(path), note["weights_sha256"], _WEIGHTS)
         if file.metadata["key"] != self.folder.name:
             raise AssetError(f"{_WEIGHTS} belongs to something else")
-        matrices, memory = json.loads(file.metadata["matrices"]), HugePageMemory()
-        return {name: self._linear(file, name, layout).within(memory, True) for name, layout in matrices.items()}
+        matrices = json.loads(file.metadata["matrices"])
+        return {name: self._linear(file, name, layout) for name, layout in matrices.items()}
 
     def _write(self, folder: Path, linears: Mapping[str, PackedLinear], arrays: Mapping[str, Mapping]) -> None:
         parts = {f"{name}.{part}": array for name, found in arrays.items() for part, array in found.items()}
@@ -149,22 +151,30 @@ class PackedStore:
         def part(which: str) -> np.ndarray | None:
             if which not in layout["arrays"]:
                 return None
-            dtype, shape = layout["arrays"][which]
-            raw = file.raw(f"{name}.{which}")
-            return raw[: int(np.prod(shape)) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+            return _copy(file.raw(f"{name}.{which}"), *layout["arrays"][which])
 
         n, k, kind, factors = layout["n"], layout["k"], layout["kind"], part("factors")
         transform = self._scheme.transform if name != HEAD else None
         if factors is not None:
-            changed = Basis(np.array(factors), layout["rotated"])
+            changed = Basis(factors, layout["rotated"])
         else:
             changed = basis(transform, k) if transform else None
         weight = PackedMatrix(
             n, k, part("values"), part("scales"), layout["block"], kind, simd.SETS[layout["kernel_set"]], changed
         )
         activation = head_inputs(self._scheme) if name == HEAD else self._scheme.activation
-        bias = part("bias")
-        return PackedLinear(weight, None if bias is None else np.array(bias), activation)
+        return PackedLinear(weight, part("bias"), activation)
+
+
+def _copy(mapped: np.ndarray, dtype: str, shape: list[int]) -> np.ndarray:
+    """An array of a mapped file in memory for matrices; the file's pages are given back on the way."""
+    copy = MEMORY.room(tuple(shape), dtype)
+    target = copy.reshape(-1).view(np.uint8)
+    for start in range(0, target.size, _PIECE):
+        piece = mapped[start : min(start + _PIECE, target.size)]
+        target[start : start + _PIECE] = piece
+        release(piece)
+    return copy
 
 
 def _arrays(linear: PackedLinear, calibrated: bool) -> dict[str, np.ndarray]:

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cachequant.kernels import simd
-from cachequant.kernels.ir import LINE
+from cachequant.kernels.huge_pages import HugePageMemory
 from cachequant.quantize import Quantized
 from cachequant.schemes import BITS
 from cachequant.transform import Basis
 
 FLOAT, EXPONENT, HALF = 0, 1, 2  # how steps are stored: float32, int8 e of 2^e / 127, float16
+MEMORY = HugePageMemory()  # of all packed matrices
 
 
 def longest(bits: int) -> int:
@@ -65,7 +66,7 @@ class PackedMatrix:
 def pack_fp32(w: np.ndarray, kernel_set: simd.KernelSet) -> PackedMatrix:
     """Pack a (N, K) float32 matrix."""
     n, k = w.shape
-    values = _aligned((-(-n // simd.WIDTH), k, simd.WIDTH), np.float32)
+    values = _zeros((-(-n // simd.WIDTH), k, simd.WIDTH), np.float32)
     _panels(values, w)
     return PackedMatrix(n, k, values, None, k, "floats", kernel_set)
 
@@ -74,7 +75,7 @@ def pack_codes(q: Quantized, kernel_set: simd.KernelSet, basis: Basis | None = N
     """Pack quantized weights; indices of snapped scales become float32 steps, powers of two stay exponents."""
     n, k = q.codes.shape
     group, panels = kernel_set.group, -(-n // simd.WIDTH)
-    values = _aligned((panels, -(-k // group), simd.WIDTH, group), np.int8)
+    values = _zeros((panels, -(-k // group), simd.WIDTH, group), np.int8)
     for i in range(group):
         part = q.codes[:, i::group]
         _panels(values[:, : part.shape[1], :, i], part)
@@ -84,7 +85,7 @@ def pack_codes(q: Quantized, kernel_set: simd.KernelSet, basis: Basis | None = N
     stored = _stored_steps(q)
     if block > longest(BITS):
         block, stored = longest(BITS), np.repeat(stored, -(-k // longest(BITS)), 1)
-    scales = _aligned((panels, stored.shape[1], simd.WIDTH), stored.dtype)
+    scales = _zeros((panels, stored.shape[1], simd.WIDTH), stored.dtype)
     if stored.dtype == np.int8:
         scales[...] = -127
     _panels(scales, stored)
@@ -120,9 +121,7 @@ def _panels(packed: np.ndarray, rows_: np.ndarray) -> None:
         packed[whole, :, : len(rows_) - whole * simd.WIDTH] = rows_[whole * simd.WIDTH :].T
 
 
-def _aligned(shape: tuple[int, ...], dtype) -> np.ndarray:
-    """Zeros that start at a cache line."""
-    dtype = np.dtype(dtype)
-    raw = np.zeros(int(np.prod(shape)) * dtype.itemsize + LINE, np.uint8)
-    start = -raw.ctypes.data % LINE
-    return raw[start : raw.size - LINE + start].view(dtype).reshape(shape)
+def _zeros(shape: tuple[int, ...], dtype) -> np.ndarray:
+    room = MEMORY.room(shape, dtype)
+    room[...] = 0
+    return room

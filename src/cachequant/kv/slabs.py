@@ -1,13 +1,13 @@
 """Memory of pages: blocks of one size, cut from slabs, whose addresses never change.
 
 Attention streams through pages, and in pages of 4 kB the processor looks up a translation for every 64 cache lines, so
-slabs lie one behind the other in regions that are large enough for huge pages (see `decoder.huge_pages`), unless they
+slabs lie one behind the other in regions that are large enough for huge pages (see `kernels.huge_pages`), unless they
 are smaller than one. A part of a region that is not a slab yet is never touched, so it takes no memory.
 """
 
 import numpy as np
 
-from cachequant.decoder.huge_pages import HUGE_PAGE
+from cachequant.kernels.huge_pages import HUGE_PAGE, aligned
 
 ALIGN = 64  # bytes
 SLAB = 1 << 22  # bytes
@@ -37,7 +37,7 @@ class SlabAllocator:
         if blocks_left is not None:
             count = min(count, blocks_left)
         size = count * self.stride
-        slab = _aligned(size, ALIGN) if self._alone or self._slab_bytes < HUGE_PAGE else self._cut(size)
+        slab = aligned(size, ALIGN, np.zeros) if self._alone or self._slab_bytes < HUGE_PAGE else self._cut(size)
         blocks, start = slab.reshape(count, self.stride), slab.ctypes.data
         self.nbytes += size
         numbered = [(block, start + i * self.stride) for i, block in enumerate(blocks)]
@@ -46,7 +46,7 @@ class SlabAllocator:
 
     def _cut(self, size: int) -> np.ndarray:
         if size > self._region.size:
-            self._region = _aligned(SLABS * max(self._slab_bytes, size), HUGE_PAGE)
+            self._region = aligned(SLABS * max(self._slab_bytes, size), HUGE_PAGE, np.zeros)
         slab, self._region = self._region[:size], self._region[size:]
         return slab
 
@@ -59,9 +59,3 @@ class SlabAllocator:
     @property
     def free(self) -> int:
         return len(self._free)
-
-
-def _aligned(size: int, align: int) -> np.ndarray:
-    """(size,) zeroed bytes."""
-    raw = np.zeros(size + align, np.uint8)
-    return raw[-raw.ctypes.data % align :][:size]
