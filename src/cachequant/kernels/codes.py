@@ -3,6 +3,7 @@
 import numpy as np
 from numba import njit, prange
 
+from cachequant.kernels import jobs
 from cachequant.kernels.calls import blocks, chain, largest
 from cachequant.kernels.jobs import (
     DONE,
@@ -13,6 +14,7 @@ from cachequant.kernels.jobs import (
     counters,
     end_panel,
     panel_steps,
+    panels_of,
     place,
     plan,
     take,
@@ -42,24 +44,27 @@ def _quantize(table, form, counts, x, shared, units, steps):
 
 
 @njit(cache=True)
-def multiply(table, threads, counts, units, steps, k, block, w, w_steps, kind, w_block, bias, residual, out):
-    """Take jobs until there are none left; returns how many there are."""
+def begin(table, threads, counts, m, n, k, w):
+    """(first job, what `multiply` works on): see `jobs`."""
+    groups = -(-k // table[GROUP])
+    work = plan(m, n, table[ROWS], 4 * groups, threads)
+    return jobs.begin(counts, m, n, threads, work, w, groups * table[GROUP] * WIDTH), work
+
+
+@njit(cache=True)
+def multiply(table, threads, counts, job, work, units, steps, k, block, w, w_steps, kind, w_block, bias, residual, out):
+    """Do a job, and take more until there are none left."""
     (m, n), tile, group = out.shape, table[ROWS], table[GROUP]
-    panels, groups, records, w_count = -(-n // WIDTH), -(-k // group), -(-k // block), -(-k // w_block)
+    groups, records, w_count = -(-k // group), -(-k // block), -(-k // w_block)
     record = 4 * records * (1 + table[UNSIGNED])
-    height, chunk = plan(m, n, tile, 4 * groups, threads)
-    parts, cut, shift = -(-m // height), CUT // group, 0
+    parts, cut, shift = -(-m // work[0]), CUT // group, 0
     while records > 1 and (block << shift) < w_block and shift < 62:
         shift += 1
-    edge, scratch = np.empty((height, WIDTH), np.float32), np.empty(w_count * WIDTH, np.float32)
-    jobs = parts * -(-panels // chunk)
-    while True:
-        job = take(counts, JOB)
-        if job >= jobs:
-            return jobs
-        first = job % parts * height
-        last = min(first + height, m)
-        for panel in range(job // parts * chunk, min((job // parts + 1) * chunk, panels)):
+    edge, scratch = np.empty((work[0], WIDTH), np.float32), np.empty(w_count * WIDTH, np.float32)
+    while job < work[2]:
+        first = job % parts * work[0]
+        last = min(first + work[0], m)
+        for panel in range(*panels_of(job, m, n, threads, work)):
             scales = panel_steps(table, w_steps, kind, w_count, panel, scratch)
             b = w + panel * groups * group * WIDTH
             c, ldc = place(edge, out, first, panel * WIDTH)
@@ -76,14 +81,29 @@ def multiply(table, threads, counts, units, steps, k, block, w, w_steps, kind, w
                         blocks(table[BLOCKS_CODES], rows, a, part, groups, to, ldc, x, scales, FRESH, size, shift)
             end_panel(table, edge, last - first, out, first, panel * WIDTH, bias, residual)
         take(counts, ENDED)
+        job = take(counts, JOB)
+
+
+@njit(cache=True)
+def room(table, form, m, k):
+    """Arrays for the codes of inputs and their steps."""
+    records = -(-k // form[RECORD])
+    return np.empty(m * -(-k // table[GROUP]), np.int32), np.empty(m * records * (1 + table[UNSIGNED]), np.float32)
 
 
 @njit(cache=True)
 def _work(table, form, threads, counts, x, shared, w, w_steps, kind, w_block, units, steps, bias, residual, out):
-    """What one thread does."""
-    _quantize(table, form, counts, x, shared, units, steps)
-    k, block = x.shape[1], form[RECORD]
-    multiply(table, threads, counts, units, steps, k, block, w, w_steps, kind, w_block, bias, residual, out)
+    """What one thread does: a single tile of inputs it quantizes for itself, instead of waiting for another thread."""
+    (m, k), block = x.shape, form[RECORD]
+    job, work = begin(table, threads, counts, m, out.shape[1], k, w)
+    if job >= work[2]:
+        return
+    if m <= table[ROWS]:
+        units, steps = room(table, form, m, k)
+        quantize_tile(table, form, x.ctypes.data, m, k, shared, units, 0, steps, 0)
+    else:
+        _quantize(table, form, counts, x, shared, units, steps)
+    multiply(table, threads, counts, job, work, units, steps, k, block, w, w_steps, kind, w_block, bias, residual, out)
 
 
 @njit(cache=True, parallel=True, nogil=True)
@@ -95,8 +115,7 @@ def multiply_codes(table, threads, x, form, w, w_steps, kind, w_block, bias, res
     bias, residual : empty arrays leave them out.
     """
     (m, k), n, counts = x.shape, out.shape[1], counters()
-    units = np.empty(m * -(-k // table[GROUP]), np.int32)
-    steps = np.empty(m * -(-k // form[RECORD]) * (1 + table[UNSIGNED]), np.float32)
+    units, steps = room(table, form, m if m > table[ROWS] else 0, k)
     shared = _largest(table, x) if form[SHARED] else np.float32(-1)
     threads = 1 if m * n * k < SERIAL else threads
     for _ in prange(threads):

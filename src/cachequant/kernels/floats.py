@@ -3,6 +3,7 @@
 import numpy as np
 from numba import njit, prange
 
+from cachequant.kernels import jobs
 from cachequant.kernels.calls import blocks, chain, expand
 from cachequant.kernels.jobs import (
     DONE,
@@ -13,6 +14,7 @@ from cachequant.kernels.jobs import (
     counters,
     end_panel,
     panel_steps,
+    panels_of,
     place,
     plan,
     take,
@@ -49,22 +51,25 @@ def pack_tile(x, packed):
 
 
 @njit(cache=True)
-def multiply(table, threads, counts, packed, k, w, w_steps, kind, w_block, widened, bias, residual, out):
-    """Take jobs until there are none left; returns how many there are."""
+def begin(table, threads, counts, m, n, k, w, widened):
+    """(first job, what `multiply` works on): see `jobs`."""
+    work = plan(m, n, table[ROWS], 4 * k, threads)
+    group = table[GROUP]
+    return jobs.begin(counts, m, n, threads, work, w, WIDTH * (-(-k // group) * group if widened else 4 * k)), work
+
+
+@njit(cache=True)
+def multiply(table, threads, counts, job, work, packed, k, w, w_steps, kind, w_block, widened, bias, residual, out):
+    """Do a job, and take more until there are none left."""
     (m, n), tile, group = out.shape, table[ROWS], table[GROUP]
-    panels, groups, w_count = -(-n // WIDTH), -(-k // group), -(-k // w_block)
-    height, chunk = plan(m, n, tile, 4 * k, threads)
-    parts, direct = -(-m // height), widened and m == 1 and k % group == 0
-    edge, scratch = np.empty((height, WIDTH), np.float32), np.empty(w_count * WIDTH if widened else 0, np.float32)
+    groups, w_count = -(-k // group), -(-k // w_block)
+    parts, direct = -(-m // work[0]), widened and m == 1 and k % group == 0
+    edge, scratch = np.empty((work[0], WIDTH), np.float32), np.empty(w_count * WIDTH if widened else 0, np.float32)
     wide = np.empty((CUT + group) * WIDTH if widened else 0, np.float32)
-    jobs = parts * -(-panels // chunk)
-    while True:
-        job = take(counts, JOB)
-        if job >= jobs:
-            return jobs
-        first = job % parts * height
-        last = min(first + height, m)
-        for panel in range(job // parts * chunk, min((job // parts + 1) * chunk, panels)):
+    while job < work[2]:
+        first = job % parts * work[0]
+        last = min(first + work[0], m)
+        for panel in range(*panels_of(job, m, n, threads, work)):
             scales, codes = 0, w + WIDTH * panel * groups * group
             if widened:
                 scales = panel_steps(table, w_steps, kind, w_count, panel, scratch)
@@ -91,14 +96,22 @@ def multiply(table, threads, counts, packed, k, w, w_steps, kind, w_block, widen
                         blocks(table[BLOCKS_FLOATS], rows, a, b, count, to, ldc, 0, s, mode, w_block, 0)
             end_panel(table, edge, last - first, out, first, panel * WIDTH, bias, residual)
         take(counts, ENDED)
+        job = take(counts, JOB)
 
 
 @njit(cache=True)
 def _work(table, threads, counts, x, packed, w, w_steps, kind, w_block, widened, bias, residual, out):
-    """What one thread does."""
-    if len(x) > 1:
+    """What one thread does: a single tile of inputs it packs for itself, instead of waiting for another thread."""
+    m, k = x.shape
+    job, work = begin(table, threads, counts, m, out.shape[1], k, w, widened)
+    if job >= work[2]:
+        return
+    if 1 < m <= table[ROWS]:
+        packed = np.empty(m * k, np.float32)
+        pack_tile(x, packed)
+    elif m > 1:
         _pack(table, counts, x, packed)
-    multiply(table, threads, counts, packed, x.shape[1], w, w_steps, kind, w_block, widened, bias, residual, out)
+    multiply(table, threads, counts, job, work, packed, k, w, w_steps, kind, w_block, widened, bias, residual, out)
 
 
 @njit(cache=True, parallel=True, nogil=True)
@@ -109,7 +122,7 @@ def multiply_floats(table, threads, x, w, w_steps, kind, w_block, widened, bias,
     bias, residual : empty arrays leave them out.
     """
     (m, k), n, counts = x.shape, out.shape[1], counters()
-    packed = np.empty(m * k, np.float32) if m > 1 else x.reshape(-1)
+    packed = np.empty(m * k if m > table[ROWS] else 0, np.float32) if m > 1 else x.reshape(-1)
     threads = 1 if m * n * k < SERIAL else threads
     for _ in prange(threads):
         _work(table, threads, counts, x, packed, w, w_steps, kind, w_block, widened, bias, residual, out)

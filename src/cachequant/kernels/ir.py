@@ -163,6 +163,20 @@ def fetch_add(typingctx, address):
     return types.int64(types.int64), codegen
 
 
+@intrinsic
+def prefetch(typingctx, address, count):
+    """Ask for `count` bytes at an address, to be in the second level of cache."""
+
+    def codegen(context, builder, signature, args):
+        address, count = args
+        base = builder.inttoptr(address, POINTER)
+        with cgutils.for_range_slice(builder, I64(0), count, I64(LINE)) as (offset, _):
+            emit_prefetch(builder, base, offset, 2)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
 def emit_row_fold(builder, base, count, start, step, tree):
     """Fold `count` floats in a fixed order: 32 strided partial results, a tree, then the rest one by one.
 

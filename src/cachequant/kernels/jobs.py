@@ -12,7 +12,8 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from cachequant.kernels.calls import expand, finish
-from cachequant.kernels.ir import fetch_add
+from cachequant.kernels.ir import fetch_add, prefetch
+from cachequant.kernels.micro import AHEAD
 from cachequant.kernels.native import EXPONENTS, FINISH, HALVES
 from cachequant.kernels.pack import EXPONENT, FLOAT
 from cachequant.kernels.simd import WIDTH
@@ -73,14 +74,35 @@ def _read(typingctx, address):
 
 @njit(cache=True)
 def plan(m, n, tile, row_bytes, threads):
-    """(rows of a job, panels of a job): inputs fit L2, and there are enough jobs for the threads."""
+    """(rows of a job, cuts of the panels, jobs): inputs fit L2, and there are enough jobs for the threads."""
     panels = -(-n // WIDTH)
-    chunk = max(1, panels // (JOBS * threads))
     parts = max(1, -(-m * row_bytes // INPUT_BYTES))
     if panels < 2 * threads:
         parts = max(parts, -(-2 * threads // panels))
     height = -(-m // parts)
-    return -(-height // tile) * tile, chunk
+    height = -(-height // tile) * tile
+    cuts = min(panels, JOBS * threads)
+    return height, cuts, -(-m // height) * cuts
+
+
+@njit(cache=True)
+def panels_of(job, m, n, threads, work):
+    """(first panel, end) of a job: equal shares, and threads that take turns read runs of neighbours."""
+    height, cuts, _ = work
+    part, run = job // -(-m // height), cuts // threads
+    if part < run * threads:
+        part = part % threads * run + part // threads
+    panels = -(-n // WIDTH)
+    return part * panels // cuts, (part + 1) * panels // cuts
+
+
+@njit(cache=True)
+def begin(counts, m, n, threads, work, w, panel_bytes):
+    """The first job of a thread; its first weights are on their way while the inputs are made ready."""
+    job = take(counts, JOB)
+    if job < work[2]:
+        prefetch(w + panels_of(job, m, n, threads, work)[0] * panel_bytes, AHEAD)
+    return job
 
 
 @njit(cache=True)

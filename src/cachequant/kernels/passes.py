@@ -66,27 +66,39 @@ def _row(how, x, n, weight, bias, eps, out):
 
 
 @njit(error_model="numpy", cache=True)
-def _prepare(table, counts, how, x, m, norm, matrix, inputs):
-    """Inputs of a matrix, tile by tile: norm or activation, then codes, or float32 in the order of the kernels."""
-    (weight, bias, eps), (units, steps, packed) = norm, inputs
+def _prepare_tile(table, how, x, rows, norm, matrix, scratch, units, first_unit, steps, first_step, packed):
+    """One tile of inputs of a matrix: norm or activation, then codes, or float32 in the order of the kernels."""
+    weight, bias, eps = norm
+    k = matrix[INPUTS]
+    if how != PLAIN:
+        stride, at = 4 * k * (2 if how == SILU else 1), np.int64(scratch.ctypes.data)
+        for r in range(rows):
+            _row(how, x + r * stride, k, weight, bias, eps, at + 4 * r * k)
+        x = at
+    if matrix[FORM]:
+        form = _numbers(matrix[FORM], FORM_NUMBERS)
+        quantize_tile(table, form, x, rows, k, np.float32(-1), units, first_unit, steps, first_step)
+    else:
+        floats.pack_tile(carray(pointer(x), (rows, k), np.float32), packed)
+
+
+@njit(error_model="numpy", cache=True)
+def _prepare(table, counts, how, x, m, norm, matrix, inputs, scratch):
+    """Inputs of a matrix, tile by tile, by all threads together."""
+    units, steps, packed = inputs
     k, tile = matrix[INPUTS], table[ROWS]
     stride = 4 * k * (2 if how == SILU else 1)
-    scratch = np.empty(0 if how == PLAIN else tile * k, np.float32)
-    form, coded = _numbers(matrix[FORM], FORM_NUMBERS), matrix[FORM] != 0
-    groups, record = -(-k // table[GROUP]), -(-k // form[RECORD]) * (1 + table[UNSIGNED]) if coded else 0
+    groups, record = -(-k // table[GROUP]), 0
+    if matrix[FORM]:
+        record = -(-k // _numbers(matrix[FORM], FORM_NUMBERS)[RECORD]) * (1 + table[UNSIGNED])
     while True:
         i = take(counts, TAKEN) * tile
         if i >= m:
             break
-        rows, at = min(tile, m - i), x + i * stride
-        if how != PLAIN:
-            for r in range(rows):
-                _row(how, at + r * stride, k, weight, bias, eps, np.int64(scratch.ctypes.data) + 4 * r * k)
-            at = np.int64(scratch.ctypes.data)
-        if coded:
-            quantize_tile(table, form, at, rows, k, np.float32(-1), units, i * groups, steps, i * record)
-        else:
-            floats.pack_tile(carray(pointer(at), (rows, k), np.float32), packed[i * k :])
+        _prepare_tile(
+            table, how, x + i * stride, min(tile, m - i), norm, matrix, scratch,
+            units, i * groups, steps, i * record, packed[i * k :],
+        )  # fmt: skip
         take(counts, DONE)
     wait(counts, DONE, -(-m // tile))
 
@@ -95,25 +107,44 @@ def _prepare(table, counts, how, x, m, norm, matrix, inputs):
 def _linear(table, threads, counts, how, x, m, norm, matrix, inputs, residual, out):
     """out = inputs @ W.T + bias + residual; x, residual and out are addresses, 0 leaves the residual out.
 
+    A thread that finds no job left prepares nothing: what it would read may be written by the next stage already.
+
     norm : address of weight and bias, and epsilon, for RMS and LAYER.
-    inputs : scratch for codes, their steps, and float32 inputs.
+    inputs : scratch for codes, their steps, and float32 inputs of more than one tile; each thread prepares a single
+        tile for itself, instead of waiting for another thread.
     """
-    _prepare(table, counts, how, x, m, norm, matrix, inputs)
-    units, steps, packed = inputs
-    n, k = matrix[OUTPUTS], matrix[INPUTS]
-    w, w_steps, kind, w_block = matrix[WEIGHT], matrix[STEPS], matrix[KIND], matrix[W_BLOCK]
-    bias = floats_at(matrix[BIAS], n if matrix[BIAS] else 0)
-    rest = carray(pointer(residual), (m if residual else 0, n), np.float32)
-    to = carray(pointer(out), (m, n), np.float32)
-    if matrix[FORM]:
-        record = _numbers(matrix[FORM], FORM_NUMBERS)[RECORD]
-        jobs = codes.multiply(
-            table, threads, counts, units, steps, k, record, w, w_steps, kind, w_block, bias, rest, to
-        )  # fmt: skip
+    n, k, w, coded = matrix[OUTPUTS], matrix[INPUTS], matrix[WEIGHT], matrix[FORM] != 0
+    widened = matrix[WIDENED] != 0
+    if coded:
+        job, work = codes.begin(table, threads, counts, m, n, k, w)
     else:
-        widened = matrix[WIDENED] != 0
-        jobs = floats.multiply(table, threads, counts, packed, k, w, w_steps, kind, w_block, widened, bias, rest, to)
-    wait(counts, ENDED, jobs)
+        job, work = floats.begin(table, threads, counts, m, n, k, w, widened)
+    if job < work[2]:
+        units, steps, packed = inputs
+        form, rows = _numbers(matrix[FORM], FORM_NUMBERS), min(m, table[ROWS])
+        scratch = np.empty(0 if how == PLAIN else rows * k, np.float32)
+        if m == rows:
+            if coded:
+                units, steps = codes.room(table, form, m, k)
+            else:
+                packed = np.empty(m * k, np.float32)
+            _prepare_tile(table, how, x, m, norm, matrix, scratch, units, 0, steps, 0, packed)
+        else:
+            _prepare(table, counts, how, x, m, norm, matrix, inputs, scratch)
+        w_steps, kind, w_block = matrix[STEPS], matrix[KIND], matrix[W_BLOCK]
+        bias = floats_at(matrix[BIAS], n if matrix[BIAS] else 0)
+        rest = carray(pointer(residual), (m if residual else 0, n), np.float32)
+        to = carray(pointer(out), (m, n), np.float32)
+        if coded:
+            block = form[RECORD]
+            codes.multiply(
+                table, threads, counts, job, work, units, steps, k, block, w, w_steps, kind, w_block, bias, rest, to
+            )  # fmt: skip
+        else:
+            floats.multiply(
+                table, threads, counts, job, work, packed, k, w, w_steps, kind, w_block, widened, bias, rest, to
+            )  # fmt: skip
+    wait(counts, ENDED, work[2])
 
 
 @njit(error_model="numpy", cache=True)

@@ -193,20 +193,6 @@ def coded_product(typingctx, rows, vectors, columns, a, a_row, b, n, factors, ad
 
 
 @intrinsic
-def prefetch(typingctx, address, count):
-    """Ask for `count` bytes at an address, to be in the second level of cache."""
-
-    def codegen(context, builder, signature, args):
-        address, count = args
-        base = builder.inttoptr(address, POINTER)
-        with cgutils.for_range_slice(builder, I64(0), count, I64(LINE)) as (offset, _):
-            emit_prefetch(builder, base, offset, 2)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
 def softmax(typingctx, scores, blocks, stats):
     """Replace `blocks` * 32 scores at an address by p = exp(score - max); stats[0] = max, stats[1] = sum of p.
 
