@@ -56,6 +56,12 @@ def encode(typingctx, function, x, count, block, most, inverses, codes, sums):
 
 
 @intrinsic
+def interleave(typingctx, function, lines, rows, count, units):
+    """`rowops.interleave`."""
+    return _call([address, integer, integer, address])
+
+
+@intrinsic
 def transform(typingctx, function, x, count, factors, block, out):
     """`hadamard.transform`."""
     return _call([address, integer, address, integer, address])

@@ -17,14 +17,15 @@ from cachequant.kernels.simd import KernelSet
 binding.initialize_all_targets()
 binding.initialize_all_asmprinters()
 
-TABLE_SIZE = 16
+TABLE_SIZE = 17
 # places in the table that drivers take; the first three are plain numbers
 GROUP, ROWS, UNSIGNED, *_ADDRESSES = range(TABLE_SIZE)
 CHAIN_CODES, CHAIN_FLOATS, CHAIN_WIDE, BLOCKS_CODES, BLOCKS_FLOATS, BLOCKS_WIDE, *_OTHERS = _ADDRESSES
-LARGEST, ENCODE, WIDEN, EXPONENTS, HALVES, FINISH, TRANSFORM = _OTHERS
+LARGEST, ENCODE, INTERLEAVE, WIDEN, EXPONENTS, HALVES, FINISH, TRANSFORM = _OTHERS
 _FUNCTIONS = {
     LARGEST: rowops.largest,
     ENCODE: rowops.encode,
+    INTERLEAVE: rowops.interleave,
     WIDEN: rowops.widen,
     EXPONENTS: rowops.steps_of_exponents,
     HALVES: rowops.steps_of_halves,

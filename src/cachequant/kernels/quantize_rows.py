@@ -3,8 +3,8 @@
 import numpy as np
 from numba import njit
 
-from cachequant.kernels.calls import bits_of_float, encode, float_of_bits, largest, transform
-from cachequant.kernels.native import ENCODE, GROUP, LARGEST, TRANSFORM, UNSIGNED
+from cachequant.kernels.calls import bits_of_float, encode, float_of_bits, interleave, largest, transform
+from cachequant.kernels.native import ENCODE, GROUP, INTERLEAVE, LARGEST, TRANSFORM, UNSIGNED
 from cachequant.quantize import TINY, steps_in_octave
 from cachequant.schemes import SCALE_STEPS, Quantizer, Tensor
 from cachequant.transform import Basis
@@ -94,8 +94,13 @@ def quantize_tile(table, form, x, rows, k, shared, units, first_unit, steps, fir
     starts, most = steps.view(np.int32), np.float32(form[LARGEST_CODE])
     own, inverses, tops = np.empty(records, np.float32), np.empty(records, np.float32), np.empty(records, np.float32)
     sums = np.empty(records, np.int32)
-    lines, moved = np.empty((rows, groups), np.int32), np.empty(k if form[FACTORS] else 0, np.float32)
-    lines[:, groups - 1] = 0  # k may end within a group
+    first = units.ctypes.data + 4 * first_unit
+    lines = np.empty((rows if rows > 1 else 0, groups), np.int32)
+    moved = np.empty(k if form[FACTORS] else 0, np.float32)
+    if rows > 1:  # k may end within a group
+        lines[:, groups - 1] = 0
+    else:
+        units[first_unit + groups - 1] = 0
     for r in range(rows):
         row = x + 4 * k * r
         if form[FACTORS]:
@@ -109,13 +114,12 @@ def quantize_tile(table, form, x, rows, k, shared, units, first_unit, steps, fir
         if records > count:
             for i in range(records - 1, -1, -1):  # backwards: a step moves to places at or after its own
                 own[i], inverses[i] = own[i * part // block], inverses[i * part // block]
-        at = lines.ctypes.data + 4 * r * groups
+        at = lines.ctypes.data + 4 * r * groups if rows > 1 else first
         encode(table[ENCODE], row, k, part, form[LARGEST_CODE], inverses.ctypes.data, at, sums.ctypes.data)
         for i in range(records):
             place = first_step + i * rows * (1 + unsigned) + r
             steps[place] = own[i]
             if unsigned:
                 starts[place + rows] = -128 * sums[i]
-    for g in range(groups):
-        for r in range(rows):
-            units[first_unit + g * rows + r] = lines[r, g]
+    if rows > 1:
+        interleave(table[INTERLEAVE], lines.ctypes.data, rows, groups, first)

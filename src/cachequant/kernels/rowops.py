@@ -136,6 +136,52 @@ def encode(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
     return function
 
 
+def interleave(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
+    """void (lines, rows, count, units): units[j * rows + r] = lines[r * count + j], both int32."""
+    function, builder = entry(module, "interleave", ir.VoidType(), [POINTER, I64, I64, POINTER])
+    lines, rows, count, units = function.args
+
+    def move(side):
+        def block(first_row, first):
+            kind = like(I32, side)
+            place = [builder.add(builder.mul(builder.add(first_row, I64(i)), count), first) for i in range(side)]
+            block = [read(builder, lines, p, 4, kind) for p in place]
+            for i, column in enumerate(transposed(builder, block) if side > 1 else block):
+                target = builder.add(builder.mul(builder.add(first, I64(i)), rows), first_row)
+                write(builder, column, units, target, 4)
+
+        return block
+
+    def each(first, end, side, body):
+        def one(index, now):
+            body(builder.add(first, builder.mul(index, I64(side))))
+            return now
+
+        counted(builder, builder.sdiv(builder.sub(end, first), I64(side)), [], one)
+
+    row_end, end = (builder.and_(x, I64(-4)) for x in (rows, count))
+
+    def four_rows(row):
+        each(I64(0), end, 4, lambda first: move(4)(row, first))
+        each(end, count, 1, lambda j: each(row, builder.add(row, I64(4)), 1, lambda r: move(1)(r, j)))
+
+    each(I64(0), row_end, 4, four_rows)
+    each(row_end, rows, 1, lambda r: each(I64(0), count, 1, lambda j: move(1)(r, j)))
+    builder.ret_void()
+    return function
+
+
+def transposed(builder, block):
+    """The columns of four rows of four lanes."""
+
+    def mixed(a, b, *lanes):
+        return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, 4), list(lanes)))
+
+    a, b, c, d = block
+    low, high = [(mixed(x, y, 0, 4, 1, 5), mixed(x, y, 2, 6, 3, 7)) for x, y in ((a, b), (c, d))]
+    return [mixed(low[i], high[i], *lanes) for i in range(2) for lanes in ((0, 1, 4, 5), (2, 3, 6, 7))]
+
+
 def widen(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
     """void (codes, groups, floats): a panel's [group of k][16][group] codes as [k][16] float32."""
     function, builder = entry(module, "widen", ir.VoidType(), [POINTER, I64, POINTER])
