@@ -22,7 +22,7 @@ from cachequant.kernels.coded import side_bytes
 from cachequant.kernels.encode import basis_of, numbers_of
 from cachequant.kernels.ir import exp, fetch_add, fma
 from cachequant.kernels.lazy import ADDRESSES, STRIDED, compile_once
-from cachequant.kernels.segment import ROOM, SEEN, STATS, TILE, WEIGHTS, attend_segment
+from cachequant.kernels.segment import ROOM, SEEN, STATS, TILE, WEIGHTS, attend_segment, pack
 from cachequant.kernels.tiles import PAGE, SEGMENT, product
 from cachequant.kernels.turned import EXTRA, looked_up, turn_token
 from cachequant.kernels.views import floats, keep
@@ -125,6 +125,8 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
         means, matrix = np.int64(0), np.int64(0)
         if coded.size:
             means, _, matrix = basis_of(coding, layer, head, 1, d)
+        else:
+            pack(query[0], query[1], query[2], d, first, rows, group, start, scale, d, panel)
         last = min(segments, ((first + rows - 1) // group) // SEGMENT + 1)
         total = np.int64(parts.ctypes.data) + unit * segments * block if split else panel + room * 4
         sums = total + sides * between

@@ -135,7 +135,7 @@ def _keys(query, first, rows, group, begin, count, pages, coded, places, scratch
     q, stride, offset, start, scale, turned, few = query
     keys, _, k_bits, _, k_codes, _ = places
     panel, levels, _, _ = scratch
-    packed, length = False, (count + PAGE - 1) // PAGE
+    packed, length = coded.size == 0, (count + PAGE - 1) // PAGE  # without codes they are packed for all segments
     for i in range(length):
         position, index, target = begin + i * PAGE, begin // PAGE + i, s + i * PAGE * 4
         codes = coded[index] if coded.size else 0
