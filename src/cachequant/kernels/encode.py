@@ -50,6 +50,37 @@ def _magnitude(builder, x):
     return builder.bitcast(builder.and_(builder.bitcast(x, WORDS), words(0x7FFFFFFF)), FLOATS)
 
 
+def _emit_fed(builder, i, feedback, source, fed):
+    """Feed to the 32 values of row `i`, kept in `fed`, what the triangle says of the rows of `source` before it."""
+    row = builder.udiv(builder.mul(i, builder.sub(i, I64(1))), I64(2))
+    fed_back = builder.icmp_signed("!=", feedback, I64(0))
+    with cgutils.for_range(builder, builder.select(fed_back, i, I64(0))) as before:
+        factor = splat(builder, load(builder, feedback, builder.add(row, before.index), F32), LANES)
+        for g, total in enumerate(fed):
+            place = builder.add(builder.mul(before.index, I64(PAGE)), I64(g * LANES))
+            term = builder.fmul(factor, load(builder, source, place, FLOATS))
+            builder.store(builder.fadd(builder.load(total), term), total)
+
+
+@intrinsic
+def _feed(typingctx, u, d, feedback, out):
+    """out (d, 32) = u with what stands before each value fed to it; all are addresses, feedback may be 0."""
+
+    def codegen(context, builder, signature, args):
+        u, d, feedback, out = args
+        fed = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, [0.0] * LANES)) for _ in range(PAGE // LANES)]
+        with cgutils.for_range(builder, d) as loop:
+            at = [builder.add(builder.mul(loop.index, I64(PAGE)), I64(g * LANES)) for g in range(len(fed))]
+            for total, place in zip(fed, at, strict=True):
+                builder.store(load(builder, u, place, FLOATS), total)
+            _emit_fed(builder, loop.index, feedback, u, fed)
+            for total, place in zip(fed, at, strict=True):
+                store(builder, builder.load(total), out, place)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), codegen
+
+
 @intrinsic(prefer_literal=True)
 def _nearest(typingctx, bits, u, whole, d, inverse, feedback, errors, codes, num, den):
     """Codes (d, 32) int32 of the columns of u * inverse: which magnitude, and the sign as the bit above it.
@@ -68,20 +99,13 @@ def _nearest(typingctx, bits, u, whole, d, inverse, feedback, errors, codes, num
         by = [load(builder, inverse, I64(g * LANES), FLOATS) for g in groups]
         sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(2)] for _ in groups]
         fed = [cgutils.alloca_once_value(builder, zero) for _ in groups]
-        fed_back = builder.icmp_signed("!=", feedback, I64(0))
         with cgutils.for_range(builder, d) as loop:
             i = loop.index
             at = [builder.add(builder.mul(i, I64(PAGE)), I64(g * LANES)) for g in groups]
             scaled = [builder.fmul(load(builder, u, at[g], FLOATS), by[g]) for g in groups]
             for g in groups:
                 builder.store(scaled[g], fed[g])
-            row = builder.udiv(builder.mul(i, builder.sub(i, I64(1))), I64(2))
-            with cgutils.for_range(builder, builder.select(fed_back, i, I64(0))) as before:
-                factor = splat(builder, load(builder, feedback, builder.add(row, before.index), F32), LANES)
-                for g in groups:
-                    place = builder.add(builder.mul(before.index, I64(PAGE)), I64(g * LANES))
-                    term = builder.fmul(factor, load(builder, errors, place, FLOATS))
-                    builder.store(builder.fadd(builder.load(fed[g]), term), fed[g])
+            _emit_fed(builder, i, feedback, errors, fed)
             for g in groups:
                 x = builder.load(fed[g])
                 y, level, index = _magnitude(builder, x), ir.Constant(FLOATS, [levels[0]] * LANES), words(0)
@@ -116,19 +140,6 @@ def _try(bits, u, whole, d, inverse, feedback, errors, codes, num, den):
 
 
 @njit(error_model="numpy", cache=True)
-def _feed(u, d, feedback, out):
-    """out (d, 32) = u with what stands before each value fed to it."""
-    out[:] = u
-    if feedback:
-        factors, at = floats(feedback, d * (d - 1) // 2), 0
-        for i in range(d):
-            for j in range(i):
-                for t in range(PAGE):
-                    out[i, t] += factors[at] * u[j, t]
-                at += 1
-
-
-@njit(error_model="numpy", cache=True)
 def _search(bits, u, d, feedback, codes, scales):
     """Codes (magnitude, then sign as the bit above it) and scales of the columns of u (d, 32), which is overwritten."""
     top, rms = np.zeros(PAGE, np.float32), np.zeros(PAGE, np.float32)
@@ -142,7 +153,7 @@ def _search(bits, u, d, feedback, codes, scales):
     for t in range(PAGE):
         rms[t] = np.sqrt(rms[t] / np.float32(d))
     whole, errors = np.empty((d, PAGE), np.float32), np.empty((d, PAGE), np.float32)
-    _feed(u, d, feedback, whole)
+    _feed(u.ctypes.data, d, feedback, whole.ctypes.data)
     num, den, inverse = np.empty(PAGE, np.float32), np.empty(PAGE, np.float32), np.empty(PAGE, np.float32)
     best, chosen = np.full(PAGE, -1, np.float32), np.zeros(PAGE, np.float32)
     for f in range(len(_FACTORS) + 1):
