@@ -12,6 +12,8 @@ rows. Queries are brought into the coded basis once, values are summed in it and
 Kernels take plain arrays and check nothing.
 """
 
+from functools import cache
+
 import numpy as np
 from numba import float64, int64, njit, prange
 
@@ -223,10 +225,16 @@ def attend(q, pages, layer, start, kv_heads, scale, out, coded=NO_CODES, coding=
     tokens, heads, d = q.shape
     rest = pages, coded, coding, layer, start, kv_heads, scale, out
     if tokens * (start + tokens) * heads * d < SERIAL:
-        if not _attend_alone.overloads:
-            compile_once(_attend_alone, STRIDED, *ARGUMENTS)
-        _attend_alone(q, *rest)
+        _alone()(q, *rest)
     else:
-        if not _attend.overloads:
-            compile_once(_attend, STRIDED, *ARGUMENTS, int64)
-        _attend(q, *rest, get_threads())
+        _shared()(q, *rest, get_threads())
+
+
+@cache
+def _alone():
+    return compile_once(_attend_alone, STRIDED, *ARGUMENTS)
+
+
+@cache
+def _shared():
+    return compile_once(_attend, STRIDED, *ARGUMENTS, int64)

@@ -15,7 +15,6 @@ F32, I32, I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 LANES = 8
 POINTER = ir.IntType(8).as_pointer()
 LINE = 64  # bytes of a cache line
-SUMS = 4  # vectors that a row sum keeps at once: 32 partial sums, whatever the machine's vector length
 
 
 def constant(value, like):
@@ -175,65 +174,6 @@ def prefetch(typingctx, address, count):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
-
-
-def emit_row_fold(builder, base, count, start, step, tree):
-    """Fold `count` floats in a fixed order: 32 strided partial results, a tree, then the rest one by one.
-
-    `step(x, total)` takes a vector or a scalar, `tree(vectors)` gives the scalar of all partial results.
-    """
-    vector, width = ir.VectorType(F32, LANES), LANES * SUMS
-    totals = [cgutils.alloca_once_value(builder, ir.Constant(vector, [start] * LANES)) for _ in range(SUMS)]
-    blocks = builder.udiv(count, I64(width))
-    with cgutils.for_range(builder, blocks) as loop:
-        first = builder.mul(loop.index, I64(width))
-        for i, total in enumerate(totals):
-            x = load(builder, base, builder.add(first, I64(i * LANES)), vector)
-            builder.store(step(x, builder.load(total)), total)
-    rest = cgutils.alloca_once_value(builder, tree([builder.load(t) for t in totals]))
-    with cgutils.for_range_slice(builder, builder.mul(blocks, I64(width)), count, I64(1)) as (index, _):
-        builder.store(step(load(builder, base, index), builder.load(rest)), rest)
-    return builder.load(rest)
-
-
-@intrinsic
-def row_sum(typingctx, base, count):
-    """Sum of `count` floats at address `base`, in a fixed order."""
-
-    def codegen(context, builder, signature, args):
-        return emit_row_fold(builder, *args, 0.0, builder.fadd, lambda totals: emit_tree(builder, totals, builder.fadd))
-
-    return types.float32(types.int64, types.int64), codegen
-
-
-@intrinsic
-def row_squares(typingctx, base, count, centre):
-    """Sum of (x - centre)^2 over `count` floats at address `base`, in a fixed order."""
-
-    def codegen(context, builder, signature, args):
-        base, count, centre = args
-
-        def step(x, total):
-            c = splat(builder, centre, LANES) if isinstance(x.type, ir.VectorType) else centre
-            difference = builder.fsub(x, c)
-            return emit_fma(builder, difference, difference, total)
-
-        return emit_row_fold(builder, base, count, 0.0, step, lambda totals: emit_tree(builder, totals, builder.fadd))
-
-    return types.float32(types.int64, types.int64, types.float32), codegen
-
-
-@intrinsic
-def row_max(typingctx, base, count):
-    """Largest of `count` floats at address `base`; NaN is passed over."""
-
-    def codegen(context, builder, signature, args):
-        def larger(x, y):
-            return emit_larger(builder, x, y)
-
-        return emit_row_fold(builder, *args, -np.inf, larger, lambda totals: emit_tree(builder, totals, larger))
-
-    return types.float32(types.int64, types.int64), codegen
 
 
 @intrinsic

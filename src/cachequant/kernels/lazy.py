@@ -10,6 +10,8 @@ ADDRESSES = types.Array(int64, 1, "C")
 
 
 def compile_once(kernel, *arguments):
-    """Compile for these argument types and for no others. Call it where `kernel.overloads` is empty."""
-    kernel.compile(void(*arguments))
+    """Compile for these argument types and for no others, and return the entry point: called by it, Numba does not look
+    up the types of the arguments. Call it once."""
+    entry = kernel.compile(void(*arguments))
     kernel.disable_compile()
+    return entry

@@ -8,7 +8,8 @@ with an atomic operation, and its indices keep LLVM from vectorizing.
 import numpy as np
 from numba import carray, int64, njit, prange
 
-from cachequant.kernels.ir import exp, fma, pointer, row_squares, row_sum
+from cachequant.kernels.folds import row_squares, row_sum
+from cachequant.kernels.ir import exp, fma, pointer
 from cachequant.kernels.lazy import MATRIX, STRIDED, compile_once
 
 PARALLEL = 1 << 15  # elements above which a second thread pays

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit, prange
 
-from cachequant.kernels.ir import exp, row_max, row_sum
+from cachequant.kernels.folds import row_max, row_sum
+from cachequant.kernels.ir import exp
 
 BLOCK = 256
 

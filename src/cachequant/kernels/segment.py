@@ -11,7 +11,8 @@ from numba import njit
 
 from cachequant.kernels.codebooks import CODED, unit_of_bits
 from cachequant.kernels.coded import multiply, side_bytes, unpack
-from cachequant.kernels.ir import prefetch, row_sum
+from cachequant.kernels.folds import row_sum
+from cachequant.kernels.ir import prefetch
 from cachequant.kernels.tiles import PAGE, SEGMENT, coded_product, product, softmax
 from cachequant.kernels.turned import EXTRA, FEW, WHOLE
 from cachequant.kernels.views import floats

@@ -79,8 +79,8 @@ def available(wide: bool = False) -> list[KernelSet]:
     return [s for s in asked if s.wide] or [s for s in sets if s.wide] if wide else asked
 
 
-def multiplies_bytes() -> bool:
-    """Whether the chosen set adds four products of bytes in one instruction, unsigned times signed; see `available`."""
+def chosen() -> KernelSet:
+    """The set whose vectors and instructions attention uses too: the portable one if none is as asked for."""
     wanted = os.environ.get("CACHEQUANT_KERNELS")
-    chosen = next((s for s in SETS.values() if s.runs_here and wanted in (None, s.name)), None)
-    return chosen is not None and "vpdpbusd" in chosen.instruction
+    found = (s for s in SETS.values() if s.runs_here and wanted in (None, s.name))
+    return next(found, SETS["portable"])

@@ -34,7 +34,8 @@ PAGE = 32
 LEVEL = 2  # of cache that pages are fetched into
 I16 = ir.IntType(16)
 _AVX2 = "avx2" in cpu.features()
-BYTES = simd.multiplies_bytes()  # where codes are looked up, products take four bytes, else two int16
+BYTES = "vpdpbusd" in simd.chosen().instruction  # where codes are looked up, products take four bytes, else two int16
+WIDE = max(LANES, simd.chosen().lanes)  # of the exponentials, whose bits do not depend on it
 RAISED = 128  # levels of keys are multiplied plus this number where they are bytes: one side has to be unsigned
 
 
@@ -202,22 +203,22 @@ def softmax(typingctx, scores, blocks, stats):
 
     def codegen(context, builder, signature, args):
         scores, blocks, stats = args
-        vector, parts = ir.VectorType(F32, LANES), PAGE // LANES
+        vector, parts = ir.VectorType(F32, WIDE), PAGE // WIDE
 
         def index(loop, i):
-            return builder.add(builder.mul(loop.index, I64(PAGE)), I64(i * LANES))
+            return builder.add(builder.mul(loop.index, I64(PAGE)), I64(i * WIDE))
 
         def larger(x, y):
             return emit_larger(builder, x, y)
 
-        lowest = ir.Constant(vector, [float("-inf")] * LANES)
+        lowest = ir.Constant(vector, [float("-inf")] * WIDE)
         tops = [cgutils.alloca_once_value(builder, lowest) for _ in range(parts)]
         with cgutils.for_range(builder, blocks) as loop:
             for i, top in enumerate(tops):
                 builder.store(larger(load(builder, scores, index(loop, i), vector), builder.load(top)), top)
         maximum = emit_tree(builder, [builder.load(t) for t in tops], larger)
-        wide = splat(builder, maximum, LANES)
-        sums = [cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * LANES)) for _ in range(parts)]
+        wide = splat(builder, maximum, WIDE)
+        sums = [cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * WIDE)) for _ in range(parts)]
         with cgutils.for_range(builder, blocks) as loop:
             for i, total in enumerate(sums):
                 p = emit_exp(builder, builder.fsub(load(builder, scores, index(loop, i), vector), wide), bounded=True)

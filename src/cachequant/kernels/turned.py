@@ -5,7 +5,7 @@ from numba import njit
 
 from cachequant.kernels.codebooks import CODED, unit_of_bits
 from cachequant.kernels.encode import basis_of, numbers_of
-from cachequant.kernels.ir import fma
+from cachequant.kernels.folds import row_dot, row_magnitude
 from cachequant.kernels.tiles import RAISED, product
 from cachequant.kernels.views import floats
 from cachequant.kernels.whole import whole_numbers
@@ -41,19 +41,17 @@ def turn_token(q, layer, head, group, d, scale, coding, few, out):
     means, _, matrix = basis_of(coding, layer, head, 0, d)
     turned = np.empty(d, np.float32)
     for g in range(group):
-        row, result, mean = floats(q + g * d * 4, d), floats(out + g * (d + EXTRA) * 4, d + EXTRA), floats(means, d)
+        row, result = floats(q + g * d * 4, d), floats(out + g * (d + EXTRA) * 4, d + EXTRA)
         bias, step, total = np.float32(0), np.float32(1), np.int32(0)
         if bits > CODED:
             for i in range(d):
                 result[i] = row[i] * np.float32(scale)
         else:
-            for i in range(d):
-                bias = fma(row[i], mean[i], bias)
-            at, largest = np.int64(turned.ctypes.data), np.float32(0)
+            at, bias = np.int64(turned.ctypes.data), row_dot(q + g * d * 4, means, d)
             product(1, 8, 1, 1, 0, q + g * d * 4, matrix, d, at, d, d, d, 0)
             for i in range(d):
                 turned[i] *= np.float32(scale)
-                largest = max(largest, abs(turned[i]))
+            largest = row_magnitude(at, d)
             top = np.float32(_top(d))
             factor, to = top / largest if largest > 0 else np.float32(0), out + g * (d + EXTRA) * 4
             if few:
