@@ -6,7 +6,7 @@ import numpy as np
 
 from cachequant.decoder.config import DecoderConfig
 from cachequant.decoder.linear import PackedLinear
-from cachequant.kernels import gemm, native, passes
+from cachequant.kernels import gemm, native, passes, region
 from cachequant.kv.table import Pages
 
 _NOTHING = np.empty((0, 0), np.float32)
@@ -25,19 +25,20 @@ class Blocks:
     def __init__(self, config: DecoderConfig, layers: Sequence, cos: np.ndarray | None, sin: np.ndarray | None):
         self.layers, self._keep = layers, []
         c, linears = config, [m for layer in layers for m in (layer.qkv, layer.output, layer.up, layer.down)]
-        self._table = native.table(linears[0].weight.kernel_set)
-        self._program = np.array([self._block(layer) for layer in layers], np.int64)
+        table = native.table(linears[0].weight.kernel_set)
+        program = np.array([self._block(layer) for layer in layers], np.int64)
         activation = passes.SILU if c.activation == "silu" else passes.GELU
-        self._shape = np.array([c.heads, c.kv_heads, c.head_dim, activation, cos is not None], np.int64)
+        shape = np.array([c.heads, c.kv_heads, c.head_dim, activation, cos is not None], np.int64)
         forms = [gemm.form(m.weight, m.activation) for m in linears]
-        self._widths = (
+        widths = (
             max(c.attention_width, layers[0].up.weight.n),
             max(-(-m.weight.k // m.weight.kernel_set.group) for m in linears),
             max(gemm.steps_of_row(m.weight, form) for m, form in zip(linears, forms, strict=True)),
             max(m.weight.k if form is None else 0 for m, form in zip(linears, forms, strict=True)),
         )
-        self._cos, self._sin = (_NOTHING, _NOTHING) if cos is None else (cos, sin)
-        self._eps, self._scale = c.norm_eps, c.head_dim**-0.5
+        reals, angles = np.array([c.norm_eps, c.head_dim**-0.5]), (_NOTHING, _NOTHING) if cos is None else (cos, sin)
+        self._fixed = region.fixed_numbers(table, program, shape, reals, widths, *angles)
+        self._keep += [table, program, shape, reals, *angles]
 
     @staticmethod
     def fit(layers: Sequence) -> bool:
@@ -52,10 +53,7 @@ class Blocks:
 
         pages : with room for start + T tokens.
         """
-        passes.run(
-            self._table, self._program, self._shape, self._eps, self._scale, x, self._widths, pages.exact, start,
-            self._cos, self._sin, pages.coded, pages.coding,
-        )  # fmt: skip
+        region.run(self._fixed, x, pages.exact, start, pages.coded, pages.coding)
 
     def _block(self, layer) -> list[int]:
         return [

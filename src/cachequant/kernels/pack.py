@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+from numba import njit
 
 from cachequant.kernels import simd
 from cachequant.kernels.huge_pages import HugePageMemory
+from cachequant.kernels.simd import WIDTH
 from cachequant.quantize import Quantized
 from cachequant.schemes import BITS
 from cachequant.transform import Basis
@@ -57,7 +59,7 @@ class PackedMatrix:
 
     def steps(self, ids: np.ndarray) -> np.ndarray:
         """(T, B) float32 steps of the rows `ids`."""
-        stored = self.scales[ids // simd.WIDTH, :, ids % simd.WIDTH]
+        stored = self.scales[ids // WIDTH, :, ids % WIDTH]
         if self.scale_kind == EXPONENT:
             return np.where(stored == -127, np.float32(0), np.ldexp(np.float32(1), stored) / np.float32(127))
         return stored.astype(np.float32)
@@ -66,7 +68,7 @@ class PackedMatrix:
 def pack_fp32(w: np.ndarray, kernel_set: simd.KernelSet) -> PackedMatrix:
     """Pack a (N, K) float32 matrix."""
     n, k = w.shape
-    values = _zeros((-(-n // simd.WIDTH), k, simd.WIDTH), np.float32)
+    values = _zeros((-(-n // WIDTH), k, WIDTH), np.float32)
     _panels(values, w)
     return PackedMatrix(n, k, values, None, k, "floats", kernel_set)
 
@@ -74,8 +76,8 @@ def pack_fp32(w: np.ndarray, kernel_set: simd.KernelSet) -> PackedMatrix:
 def pack_codes(q: Quantized, kernel_set: simd.KernelSet, basis: Basis | None = None) -> PackedMatrix:
     """Pack quantized weights; indices of snapped scales become float32 steps, powers of two stay exponents."""
     n, k = q.codes.shape
-    group, panels = kernel_set.group, -(-n // simd.WIDTH)
-    values = _zeros((panels, -(-k // group), simd.WIDTH, group), np.int8)
+    group, panels = kernel_set.group, -(-n // WIDTH)
+    values = _zeros((panels, -(-k // group), WIDTH, group), np.int8)
     for i in range(group):
         part = q.codes[:, i::group]
         _panels(values[:, : part.shape[1], :, i], part)
@@ -85,7 +87,7 @@ def pack_codes(q: Quantized, kernel_set: simd.KernelSet, basis: Basis | None = N
     stored = _stored_steps(q)
     if block > longest(BITS):
         block, stored = longest(BITS), np.repeat(stored, -(-k // longest(BITS)), 1)
-    scales = _zeros((panels, stored.shape[1], simd.WIDTH), stored.dtype)
+    scales = _zeros((panels, stored.shape[1], WIDTH), stored.dtype)
     if stored.dtype == np.int8:
         scales[...] = -127
     _panels(scales, stored)
@@ -94,15 +96,31 @@ def pack_codes(q: Quantized, kernel_set: simd.KernelSet, basis: Basis | None = N
 
 def rows(w: PackedMatrix, ids: np.ndarray) -> np.ndarray:
     """Rows `ids` (T,) of the matrix as (T, K) float32, dequantized: the look-up of embeddings."""
-    ids = np.asarray(ids)
-    panel, lane = np.divmod(ids, simd.WIDTH)
-    picked = w.values[panel, :, lane]
+    ids = np.asarray(ids, np.int64)
+    out = np.empty((len(ids), w.k), np.float32)
     if w.kind == "floats":
-        return picked
-    if w.kernel_set.unsigned:
-        picked = (picked.view(np.uint8) ^ np.uint8(0x80)).view(np.int8)
-    codes = picked.reshape(len(ids), -1)[:, : w.k].astype(np.float32)
-    return codes * np.repeat(w.steps(ids), w.block, 1)[:, : w.k]
+        _rows(w.values.view(np.int32), ids, out.view(np.int32))
+    else:
+        _code_rows(w.values, w.steps(ids), w.block, w.kernel_set.unsigned, ids, out)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _rows(values, ids, out):
+    for t in range(len(ids)):
+        out[t] = values[ids[t] // WIDTH, :, ids[t] % WIDTH]
+
+
+@njit(cache=True, nogil=True)
+def _code_rows(values, steps, block, unsigned, ids, out):
+    group = values.shape[3]
+    for t in range(len(ids)):
+        panel, lane = ids[t] // WIDTH, ids[t] % WIDTH
+        for k in range(out.shape[1]):
+            code = values[panel, k // group, lane, k % group]
+            if unsigned:
+                code ^= -128
+            out[t, k] = np.float32(code) * steps[t, k // block]
 
 
 def _stored_steps(q: Quantized) -> np.ndarray:
@@ -115,10 +133,10 @@ def _stored_steps(q: Quantized) -> np.ndarray:
 
 def _panels(packed: np.ndarray, rows_: np.ndarray) -> None:
     """Write (N, C) rows into [panel][C][16], as far as there are rows."""
-    whole = len(rows_) // simd.WIDTH
-    packed[:whole] = rows_[: whole * simd.WIDTH].reshape(whole, simd.WIDTH, rows_.shape[1]).swapaxes(1, 2)
-    if whole * simd.WIDTH < len(rows_):
-        packed[whole, :, : len(rows_) - whole * simd.WIDTH] = rows_[whole * simd.WIDTH :].T
+    whole = len(rows_) // WIDTH
+    packed[:whole] = rows_[: whole * WIDTH].reshape(whole, WIDTH, rows_.shape[1]).swapaxes(1, 2)
+    if whole * WIDTH < len(rows_):
+        packed[whole, :, : len(rows_) - whole * WIDTH] = rows_[whole * WIDTH :].T
 
 
 def _zeros(shape: tuple[int, ...], dtype) -> np.ndarray:

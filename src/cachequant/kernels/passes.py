@@ -8,24 +8,21 @@ are. Norms and activations are computed tile by tile on the way into the quantiz
 The arithmetic is that of the single kernels, row for row and bit for bit.
 """
 
-from functools import cache
-
 import numpy as np
-from numba import carray, cfunc, int64, njit, prange, types
+from numba import carray, njit
 
-from cachequant.kernels import codes, floats, get_threads
-from cachequant.kernels.append import NO_CODES, append_page
-from cachequant.kernels.attention import FINISHED, SIGNATURE, shares, work
-from cachequant.kernels.calls import call
+from cachequant.kernels import codes, floats
+from cachequant.kernels.append import append_page
+from cachequant.kernels.attention import FINISHED, work
 from cachequant.kernels.ir import pointer
 from cachequant.kernels.jobs import COUNTERS, DONE, ENDED, TAKEN, take, wait
-from cachequant.kernels.lazy import ADDRESSES, VECTOR, compile_once
 from cachequant.kernels.native import GROUP, ROWS, TABLE_SIZE, UNSIGNED
 from cachequant.kernels.pointwise import gelu_row, layer_row, rms_row, rope_row, silu_row
 from cachequant.kernels.quantize_rows import RECORD, quantize_tile
 from cachequant.kernels.tiles import PAGE
 from cachequant.kernels.turned import EXTRA, looked_up, turn_token
 from cachequant.kernels.views import floats as floats_at
+from cachequant.kernels.views import numbers
 
 # places in the numbers of a matrix, of a block and of the decoder's shape
 WEIGHT, STEPS, KIND, W_BLOCK, OUTPUTS, INPUTS, FORM, WIDENED, BIAS = range(9)
@@ -35,7 +32,6 @@ SECOND_NORM, SECOND_BIAS, UP, DOWN = (2 + 2 * MATRIX + i for i in (0, 1, 2, 2 + 
 BLOCK = 4 + 4 * MATRIX
 FORM_NUMBERS = 7
 HEADS, KV_HEADS, HEAD_DIM, ACTIVATION, ROTARY = range(5)
-_keep: list = []  # compiled functions that are known by their address only
 PLAIN, RMS, LAYER, SILU, GELU = range(5)  # what becomes of a row before it is quantized
 SHAPES = 5
 (
@@ -44,11 +40,6 @@ SHAPES = 5
     PART_SIZE, QUEUE_SIZE, CODED_COUNT, CODING_SIZE, RUN, ARGUMENTS,
 ) = range(34)  # fmt: skip  # of the blocks: addresses, then sizes
 STAGES = 5  # of a block: four matrices, keys and values; attention has counters of its own
-
-
-@njit(inline="always")
-def _numbers(address, count):
-    return carray(pointer(address), (count,), np.int64)
 
 
 @njit(error_model="numpy", cache=True)
@@ -76,7 +67,7 @@ def _prepare_tile(table, how, x, rows, norm, matrix, scratch, units, first_unit,
             _row(how, x + r * stride, k, weight, bias, eps, at + 4 * r * k)
         x = at
     if matrix[FORM]:
-        form = _numbers(matrix[FORM], FORM_NUMBERS)
+        form = numbers(matrix[FORM], FORM_NUMBERS)
         quantize_tile(table, form, x, rows, k, np.float32(-1), units, first_unit, steps, first_step)
     else:
         floats.pack_tile(carray(pointer(x), (rows, k), np.float32), packed)
@@ -90,7 +81,7 @@ def _prepare(table, counts, how, x, m, norm, matrix, inputs, scratch):
     stride = 4 * k * (2 if how == SILU else 1)
     groups, record = -(-k // table[GROUP]), 0
     if matrix[FORM]:
-        record = -(-k // _numbers(matrix[FORM], FORM_NUMBERS)[RECORD]) * (1 + table[UNSIGNED])
+        record = -(-k // numbers(matrix[FORM], FORM_NUMBERS)[RECORD]) * (1 + table[UNSIGNED])
     while True:
         i = take(counts, TAKEN) * tile
         if i >= m:
@@ -121,7 +112,7 @@ def _linear(table, threads, counts, how, x, m, norm, matrix, inputs, residual, o
         job, work = floats.begin(table, threads, counts, m, n, k, w, widened)
     if job < work[2]:
         units, steps, packed = inputs
-        form, rows = _numbers(matrix[FORM], FORM_NUMBERS), min(m, table[ROWS])
+        form, rows = numbers(matrix[FORM], FORM_NUMBERS), min(m, table[ROWS])
         scratch = np.empty(0 if how == PLAIN else rows * k, np.float32)
         if m == rows:
             if coded:
@@ -190,89 +181,35 @@ def _attend(counters, shape, qkv, m, store, layer, start, scale, turned, parts, 
 
 
 @njit(error_model="numpy", cache=True)
-def _blocks(arguments):
-    """What one thread does; `arguments` is the address of the numbers that `run` describes."""
-    a = _numbers(arguments, ARGUMENTS)
-    table, shape = _numbers(a[TABLE], TABLE_SIZE), _numbers(a[SHAPE], SHAPES)
+def run_blocks(arguments):
+    """What one thread does; `arguments` is the address of the numbers that `region` makes."""
+    a = numbers(arguments, ARGUMENTS)
+    table, shape = numbers(a[TABLE], TABLE_SIZE), numbers(a[SHAPE], SHAPES)
     threads, m, start = a[THREADS], a[M], a[START]
     eps, scale = carray(pointer(a[REALS]), (2,), np.float64)
     parts = floats_at(a[PARTS], a[PART_SIZE])
     store = (
-        _numbers(a[PAGES], a[PAGE_COUNT]),
-        _numbers(a[CODED], a[CODED_COUNT]),
-        _numbers(a[CODING], a[CODING_SIZE]),
+        numbers(a[PAGES], a[PAGE_COUNT]),
+        numbers(a[CODED], a[CODED_COUNT]),
+        numbers(a[CODING], a[CODING_SIZE]),
     )
     units = carray(pointer(a[UNITS]), (a[UNIT_COUNT],), np.int32)
     inputs = units, floats_at(a[STEP], a[STEP_COUNT]), floats_at(a[PACKED], a[PACKED_COUNT])
     hidden, between, qkv, wide = a[HIDDEN], a[BETWEEN], a[PROJECTED], a[WIDE]
-    norm = LAYER if _numbers(a[PROGRAM], BLOCK)[NORM_BIAS] else RMS
+    norm = LAYER if numbers(a[PROGRAM], BLOCK)[NORM_BIAS] else RMS
     sources, targets, residuals = (hidden, wide, between, wide), (qkv, between, wide, hidden), (0, hidden, 0, between)
     hows, places = (norm, PLAIN, norm, shape[ACTIVATION]), (QKV, OUTPUT, UP, DOWN)
     norms = NORM, NORM, SECOND_NORM, NORM
     for i in range(a[LAYERS]):
-        block, stage = _numbers(a[PROGRAM] + 8 * BLOCK * i, BLOCK), a[COUNTS] + 8 * COUNTERS * STAGES * i
+        block, stage = numbers(a[PROGRAM] + 8 * BLOCK * i, BLOCK), a[COUNTS] + 8 * COUNTERS * STAGES * i
         for j in range(4):  # one call for the four matrices: it is compiled once
             if j == 1:
-                c = _numbers(stage + 32 * COUNTERS, COUNTERS)
+                c = numbers(stage + 32 * COUNTERS, COUNTERS)
                 _store(c, shape, qkv, m, a[COS], a[SIN], store, i, start, scale, a[TURNED])
-                queue = _numbers(a[QUEUES] + 8 * a[QUEUE_SIZE] * i, a[QUEUE_SIZE])
+                queue = numbers(a[QUEUES] + 8 * a[QUEUE_SIZE] * i, a[QUEUE_SIZE])
                 _attend(queue, shape, qkv, m, store, i, start, scale, a[TURNED], parts, a[RUN], wide)
-            c = _numbers(stage + 8 * COUNTERS * j, COUNTERS)
+            c = numbers(stage + 8 * COUNTERS * j, COUNTERS)
             matrix, weight, bias = block[places[j] :][:MATRIX], block[norms[j]], block[norms[j] + 1]
             _linear(
                 table, threads, c, hows[j], sources[j], m, (weight, bias, eps), matrix, inputs, residuals[j], targets[j]
             )  # fmt: skip
-
-
-@cache
-def _entry() -> int:
-    """Address of the compiled blocks: called by it, they are not compiled again into the region around them."""
-    if not work.overloads:
-        compile_once(work, *SIGNATURE, VECTOR, ADDRESSES, int64)
-    _keep.append(cfunc(types.void(types.int64), cache=True, error_model="numpy")(_call_blocks))
-    return _keep[-1].address
-
-
-def _call_blocks(arguments):
-    _blocks(arguments)
-
-
-@njit(cache=True, parallel=True, nogil=True)
-def _region(function, arguments, threads):
-    for _ in prange(threads):
-        call(function, arguments)
-
-
-def run(table, program, shape, eps, scale, x, widths, pages, start, cos, sin, coded=NO_CODES, coding=NO_CODES):
-    """All blocks over the (T, width) float32 hidden states `x` of positions start, ..., in place.
-
-    table : of the kernel set that all matrices are packed for.
-    program : (layers, BLOCK) int64: addresses and sizes of each block, see the names above.
-    shape : (5,) int64: HEADS, KV_HEADS, HEAD_DIM, ACTIVATION (SILU or GELU), ROTARY.
-    eps, scale : of the norms and of attention's scores.
-    widths : most outputs of the feed-forward part, units, steps and float32 inputs that a row needs.
-    pages : (P,) int64 addresses of pages with room for all tokens.
-    cos, sin : (positions, HEAD_DIM / 2) float32, or empty.
-    coded, coding : codes of the pages, as for `attention.attend`.
-    """
-    m, layers, threads = len(x), len(program), get_threads()
-    heads, kv_heads, d = (int(n) for n in shape[:3])
-    units, room, share = shares(m, heads, kv_heads, d, start, threads, 2 if coded.size else 1)
-    kinds = (np.float32, np.int32, np.float32, np.float32)
-    wide, *inputs = (np.empty(m * width, kind) for width, kind in zip(widths, kinds, strict=True))
-    between, qkv = np.empty_like(x), np.empty(m * (heads + 2 * kv_heads) * d, np.float32)
-    parts, reals = np.empty(room, np.float32), np.array([eps, scale])
-    turned = np.empty(m * heads * (d + EXTRA) if coded.size else 0, np.float32)
-    counts, queues = np.zeros(layers * STAGES * COUNTERS, np.int64), np.zeros((layers, FINISHED + 1 + units), np.int64)
-    arguments = np.empty(ARGUMENTS, np.int64)
-    arguments[[TABLE, SHAPE, REALS, PAGES, PARTS, UNITS, STEP, PACKED, HIDDEN, BETWEEN, PROJECTED, WIDE]] = [
-        array.ctypes.data for array in (table, shape, reals, pages, parts, *inputs, x, between, qkv, wide)
-    ]
-    arguments[[PROGRAM, COUNTS, QUEUES, COS, SIN, CODED, CODING, TURNED]] = [
-        array.ctypes.data for array in (program, counts, queues, cos, sin, coded, coding, turned)
-    ]
-    arguments[[UNIT_COUNT, STEP_COUNT, PACKED_COUNT]] = [array.size for array in inputs]
-    sizes = THREADS, M, START, LAYERS, PAGE_COUNT, PART_SIZE, QUEUE_SIZE, CODED_COUNT, CODING_SIZE, RUN
-    counted = threads, m, start, layers, pages.size, parts.size, queues.shape[1], coded.size, coding.size, share
-    arguments[list(sizes)] = counted
-    _region(_entry(), arguments.ctypes.data, threads)

@@ -12,6 +12,12 @@ def floats(address, count):
     return carray(pointer(address), (count,), np.float32)
 
 
+@njit(inline="always")
+def numbers(address, count):
+    """(count,) int64 at an address."""
+    return carray(pointer(address), (count,), np.int64)
+
+
 @njit(cache=True)
 def keep(array):
     """Call it behind the last use of an array's address: Numba frees an array after the last line that names it."""

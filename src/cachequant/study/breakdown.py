@@ -15,7 +15,7 @@ from numba import cfunc, types
 
 from cachequant.decoder.taps import tapped
 from cachequant.errors import InputError
-from cachequant.kernels import append, attention, gemm, get_threads, passes, pointwise
+from cachequant.kernels import append, attention, gemm, get_threads, pointwise, region
 from cachequant.study import provenance, timing, workloads
 from cachequant.study.checks import at_least_one
 from cachequant.study.crew import Progress, silent
@@ -30,7 +30,7 @@ KERNELS = {
     "GELU": (pointwise, "gelu_tanh"),
     "matrix products": (gemm, "matmul"),
 }
-REGION = {"blocks": (passes, "_region"), "head": (gemm, "matmul")}  # each wakes the threads once
+REGION = {"blocks": (region, "run"), "head": (gemm, "matmul")}  # each wakes the threads once
 EMPTY_REGIONS = 200
 
 
@@ -122,7 +122,7 @@ def _empty_regions() -> list[float]:
     nothing, seconds = cfunc(types.void(types.int64))(lambda _: None), []
     for _ in range(EMPTY_REGIONS):
         begin = time.perf_counter()
-        passes._region(nothing.address, 0, get_threads())
+        region._region(nothing.address, 0, get_threads())
         seconds.append(time.perf_counter() - begin)
     return seconds
 
