@@ -78,9 +78,9 @@ def profile(
         with recorded(KERNELS) as record:
             stages.append(_pass(apart, ids[:prompt], ids[prompt:], record))
         progress(r + 1, repeats, "profiling")
-    region = timing.summary(_empty_regions())
+    empty = timing.summary(_empty_regions())
     decode = _summary([m for run in whole for m in run[1:]], [m for run in stages for m in run[1:]])
-    waking = len(REGION) * region["median"]
+    waking = len(REGION) * empty["median"]
     return {
         "model": loaded.name,
         "scheme": loaded.scheme.name,
@@ -92,7 +92,7 @@ def profile(
             **decode,
             "dispatch_seconds": timing.summary(s + waking for s in decode["python_seconds"]["values"]),
         },
-        "region_seconds": region,
+        "region_seconds": empty,
         "provenance": provenance.collect(models=[loaded]),
     }
 
