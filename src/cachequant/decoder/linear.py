@@ -8,6 +8,7 @@ from cachequant import quantize
 from cachequant.assets.mapped import release
 from cachequant.errors import InputError
 from cachequant.kernels import gemm, simd
+from cachequant.kernels.pack import write_panels
 from cachequant.kernels.rotate import rotate
 from cachequant.quantize import Quantized
 from cachequant.schemes import Quantizer, Scheme, Tensor, Transform
@@ -95,8 +96,7 @@ def _pack_fp32(w: np.ndarray) -> gemm.PackedMatrix:
         return gemm.pack_fp32(w)
     packed = gemm.pack_fp32(np.broadcast_to(np.float32(0), w.shape))
     for start in range(0, len(w), rows):
-        piece = gemm.pack_fp32(w[start : start + rows]).values
-        packed.values[start // simd.WIDTH :][: len(piece)] = piece
+        write_panels(packed.values[start // simd.WIDTH :], w[start : start + rows])
         release(w[start : start + rows])
     return packed
 

@@ -69,7 +69,7 @@ def pack_fp32(w: np.ndarray, kernel_set: simd.KernelSet) -> PackedMatrix:
     """Pack a (N, K) float32 matrix."""
     n, k = w.shape
     values = _zeros((-(-n // WIDTH), k, WIDTH), np.float32)
-    _panels(values, w)
+    write_panels(values, w)
     return PackedMatrix(n, k, values, None, k, "floats", kernel_set)
 
 
@@ -80,7 +80,7 @@ def pack_codes(q: Quantized, kernel_set: simd.KernelSet, basis: Basis | None = N
     values = _zeros((panels, -(-k // group), WIDTH, group), np.int8)
     for i in range(group):
         part = q.codes[:, i::group]
-        _panels(values[:, : part.shape[1], :, i], part)
+        write_panels(values[:, : part.shape[1], :, i], part)
     if kernel_set.unsigned:
         values.view(np.uint8)[...] ^= 0x80
     block = q.quantizer.block(k)
@@ -90,7 +90,7 @@ def pack_codes(q: Quantized, kernel_set: simd.KernelSet, basis: Basis | None = N
     scales = _zeros((panels, stored.shape[1], WIDTH), stored.dtype)
     if stored.dtype == np.int8:
         scales[...] = -127
-    _panels(scales, stored)
+    write_panels(scales, stored)
     return PackedMatrix(n, k, values, scales, block, "codes", kernel_set, basis)
 
 
@@ -131,7 +131,7 @@ def _stored_steps(q: Quantized) -> np.ndarray:
     return np.broadcast_to(q.scales, shape) if q.quantizer.scale.steps is None else q.steps()
 
 
-def _panels(packed: np.ndarray, rows_: np.ndarray) -> None:
+def write_panels(packed: np.ndarray, rows_: np.ndarray) -> None:
     """Write (N, C) rows into [panel][C][16], as far as there are rows."""
     whole = len(rows_) // WIDTH
     packed[:whole] = rows_[: whole * WIDTH].reshape(whole, WIDTH, rows_.shape[1]).swapaxes(1, 2)
