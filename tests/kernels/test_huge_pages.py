@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import cachequant as cq
-from cachequant.kernels import huge_pages
+from cachequant.decoder import packed
+from cachequant.kernels import huge_pages, pack
 from cachequant.kernels.huge_pages import HugePageMemory
 from helpers import random_model
 
@@ -61,7 +62,19 @@ def test_threads_get_rooms_that_do_not_overlap():
     assert len({address(room) for room in rooms}) == len(rooms)
 
 
-def test_the_matrices_of_a_model_lie_side_by_side(saved):
-    for model in (random_model("int8+head"), cq.load(saved("gpt2"), "int8")):
-        arrays = [part for m in model._decoder.linears.values() for part in (m.weight.values, m.weight.scales)]
-        assert len({id(owner(a)) for a in arrays if a is not None}) <= 2  # the last block may have been nearly full
+def test_the_matrices_of_a_model_lie_side_by_side(saved, monkeypatch):
+    for load in (lambda: random_model("int8+head"), lambda: cq.load(saved("gpt2"), "int8")):
+        memory = HugePageMemory()
+        for module in (pack, packed):
+            monkeypatch.setattr(module, "MEMORY", memory)
+        arrays = [part for m in load()._decoder.linears.values() for part in (m.weight.values, m.weight.scales)]
+        assert len({id(owner(a)) for a in arrays if a is not None}) == 1
+
+
+def test_arrays_of_a_file_are_copied_piece_by_piece(tmp_path):
+    numbers = np.arange(packed._PIECE // 2, dtype=np.int32)  # two pieces
+    numbers.tofile(tmp_path / "file")
+    mapped = np.memmap(tmp_path / "file", np.uint8, "r").view(np.ndarray)
+    copy = packed._copy(mapped, "int32", [len(numbers)])
+    assert not np.shares_memory(copy, mapped)
+    np.testing.assert_array_equal(copy, numbers)

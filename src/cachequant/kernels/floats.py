@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit, prange
 
 from cachequant.kernels import jobs
-from cachequant.kernels.calls import blocks, chain, expand
+from cachequant.kernels.calls import blocks, chain, expand, interleave
 from cachequant.kernels.jobs import (
     DONE,
     ENDED,
@@ -21,7 +21,16 @@ from cachequant.kernels.jobs import (
     wait,
 )  # fmt: skip
 from cachequant.kernels.micro import FRESH, LAST
-from cachequant.kernels.native import BLOCKS_FLOATS, BLOCKS_WIDE, CHAIN_FLOATS, CHAIN_WIDE, GROUP, ROWS, WIDEN
+from cachequant.kernels.native import (
+    BLOCKS_FLOATS,
+    BLOCKS_WIDE,
+    CHAIN_FLOATS,
+    CHAIN_WIDE,
+    GROUP,
+    INTERLEAVE,
+    ROWS,
+    WIDEN,
+)  # fmt: skip
 from cachequant.kernels.simd import WIDTH
 
 CUT = 256  # k of one pass of tiles: the part of a panel, 16 KB, stays in L1; a multiple of every block size
@@ -35,19 +44,10 @@ def _pack(table, counts, x, packed):
         i = take(counts, TAKEN) * tile
         if i >= m:
             break
-        rows = min(tile, m - i)
-        pack_tile(x[i : i + rows], packed[i * k :])
+        at, to = x.ctypes.data + 4 * i * k, packed.ctypes.data + 4 * i * k
+        interleave(table[INTERLEAVE], at, min(tile, m - i), k, to)
         take(counts, DONE)
     wait(counts, DONE, -(-m // tile))
-
-
-@njit(cache=True)
-def pack_tile(x, packed):
-    """Rows of inputs as [k][row]."""
-    rows, k = x.shape
-    for j in range(k):
-        for r in range(rows):
-            packed[j * rows + r] = x[r, j]
 
 
 @njit(cache=True)
@@ -108,7 +108,7 @@ def _work(table, threads, counts, x, packed, w, w_steps, kind, w_block, widened,
         return
     if 1 < m <= table[ROWS]:
         packed = np.empty(m * k, np.float32)
-        pack_tile(x, packed)
+        interleave(table[INTERLEAVE], x.ctypes.data, m, k, packed.ctypes.data)
     elif m > 1:
         _pack(table, counts, x, packed)
     multiply(table, threads, counts, job, work, packed, k, w, w_steps, kind, w_block, widened, bias, residual, out)

@@ -14,9 +14,10 @@ from numba import carray, njit
 from cachequant.kernels import codes, floats
 from cachequant.kernels.append import append_page
 from cachequant.kernels.attention import FINISHED, work
+from cachequant.kernels.calls import interleave
 from cachequant.kernels.ir import pointer
 from cachequant.kernels.jobs import COUNTERS, DONE, ENDED, TAKEN, take, wait
-from cachequant.kernels.native import GROUP, ROWS, TABLE_SIZE, UNSIGNED
+from cachequant.kernels.native import GROUP, INTERLEAVE, ROWS, TABLE_SIZE, UNSIGNED
 from cachequant.kernels.pointwise import gelu_row, layer_row, rms_row, rope_row, silu_row
 from cachequant.kernels.quantize_rows import RECORD, quantize_tile
 from cachequant.kernels.tiles import PAGE
@@ -70,7 +71,7 @@ def _prepare_tile(table, how, x, rows, norm, matrix, scratch, units, first_unit,
         form = numbers(matrix[FORM], FORM_NUMBERS)
         quantize_tile(table, form, x, rows, k, np.float32(-1), units, first_unit, steps, first_step)
     else:
-        floats.pack_tile(carray(pointer(x), (rows, k), np.float32), packed)
+        interleave(table[INTERLEAVE], x, rows, k, packed.ctypes.data)
 
 
 @njit(error_model="numpy", cache=True)

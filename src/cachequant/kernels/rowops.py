@@ -137,7 +137,7 @@ def encode(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
 
 
 def interleave(kernel_set: KernelSet, module: ir.Module) -> ir.Function:
-    """void (lines, rows, count, units): units[j * rows + r] = lines[r * count + j], both int32."""
+    """void (lines, rows, count, units): units[j * rows + r] = lines[r * count + j]: int32, or the bits of float32."""
     function, builder = entry(module, "interleave", ir.VoidType(), [POINTER, I64, I64, POINTER])
     lines, rows, count, units = function.args
 
