@@ -6,7 +6,7 @@ from numba import njit
 
 from cachequant.errors import InputError
 from cachequant.kernels import codebooks, coded, encode, whole
-from cachequant.kernels.tiles import BYTES
+from cachequant.kernels.tiles import BYTES, RAISED
 from cachequant.kernels.turned import WHOLE
 from cachequant.kv import codec
 
@@ -124,6 +124,45 @@ def test_weights_become_whole_numbers(rng, bits, looked_up):
     np.testing.assert_allclose(seen.sum(), 8 + p.sum(), rtol=1e-6)
     assert page_weights(looked_up, bits, np.zeros(32, np.float32).ctypes.data, *rest) == 0
     assert not out.any()
+
+
+@njit
+def multiply(columns, bits, rows, a, a_row, codes, n, factors, addends, stride, c, ldc, k):
+    if columns:
+        coded.multiply(True, bits, rows, a, a_row, codes, n, factors, addends, stride, c, ldc, k)
+    else:
+        coded.multiply(False, bits, rows, a, a_row, codes, n, factors, addends, stride, c, ldc, k)
+
+
+@pytest.mark.parametrize("columns", [True, False], ids=["keys", "values"])
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("d", [16, 32, 48, 64, 80, 112, 128])
+def test_products_with_codes_are_exact(rng, d, rows, bits, columns):
+    (k, n), top = (d, 32) if columns else (32, d), WHOLE * 64 // max(d, 64)
+    codes = rng.integers(-127, 128, (k, n)) if bits == 8 else rng.integers(0, 1 << bits, (k, n))
+    levels = np.rint(codec.decode(codes, np.ones(k, np.float32), bits) / codebooks.UNITS[bits]).astype(int)
+    packed, numbers = codec.pack(codes, bits), rng.integers(-top if columns else 0, top + 1, (rows, k))
+    numbers[:, -1] = top  # of weights the largest one, so that they are multiplied by 1
+    ones, seen, a = np.full(32, 0x3F80, np.uint16), np.zeros(8, np.float32), np.empty((rows, k), np.uint32)
+    behind = rng.standard_normal((rows, 4)).astype(np.float32)
+    for x, rest, out in zip(numbers.astype(np.float32), behind, a, strict=True):
+        if columns:
+            total = whole_numbers(True, bits, x.ctypes.data, k, 1, out.ctypes.data)
+            rest[2:3].view(np.int32)[0] = -RAISED * total
+        else:
+            page_weights(True, bits, x.ctypes.data, ones.ctypes.data, seen.ctypes.data, top, out.ctypes.data)
+    factors = rng.integers(0x3F00, 0x4000, n).astype(np.uint16)
+    c = rng.standard_normal((rows, n + 16)).astype(np.float32)
+    if columns:
+        factor, plus = (factors.astype(np.uint32) << 16).view(np.float32) * behind[:, :1], behind[:, 1:2]
+    else:
+        factor, plus = behind[:, :1], c[:, :n]
+    want = c.copy()
+    want[:, :n] = (numbers @ levels).astype(np.float32).astype(float) * factor + plus
+    at = (factors if columns else behind).ctypes.data, behind.ctypes.data
+    multiply(columns, bits, rows, a.ctypes.data, k, packed.ctypes.data, n, *at, 4, c.ctypes.data, n + 16, k)
+    assert np.array_equal(c, want)
 
 
 @pytest.mark.parametrize("bits", DISTORTION)

@@ -2,7 +2,7 @@
 2024, and FAISS fast scan, André et al. 2017: a look-up is one shuffle).
 
 A side of a page is a matrix [k][n] with n contiguous: keys [head_dim][32 tokens], values [32 tokens][head_dim]. Codes
-of successive k share a 32-bit word of column n, so a vector holds 8 columns:
+of successive k share a 32-bit word of column n, so a vector holds 8 or 16 columns:
 
     bits  words                                   code
     2     [k / 16][n]                             magnitude, sign
@@ -27,93 +27,109 @@ from numba.extending import intrinsic
 
 from cachequant.kernels import cpu
 from cachequant.kernels.codebooks import BITS, CODED, LEVELS
-from cachequant.kernels.ir import F32, I32, I64, LANES, load, splat, store
-from cachequant.kernels.tiles import BYTES, PAGE, RAISED, emit_pairs, emit_quads, scaled
+from cachequant.kernels.ir import F32, I32, I64, LANES, constant, load, splat, store
+from cachequant.kernels.tiles import BYTES, I8, I16, PAGE, RAISED, WIDE, emit_pairs, emit_quads, scaled
 
 WORDS = ir.VectorType(I32, LANES)
 FLOATS = ir.VectorType(F32, LANES)
-_BYTES, _PAIRS = ir.VectorType(ir.IntType(8), 4 * LANES), ir.VectorType(ir.IntType(16), 2 * LANES)
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
-_AVX2 = "avx2" in cpu.features()
+_AVX2, _VBMI = (name in cpu.features() for name in ("avx2", "avx512vbmi"))
+_VECTOR = ir.VectorType(I32, WIDE if BYTES else LANES)  # of words and sums where codes are looked up
 PARTS, TIMES = (4, 2) if BYTES else (2, 1)  # levels of a lane, and words that multiply it, where codes are looked up
 _CHAINS = {1: 4, 3: 2 if "avx512vl" in cpu.features() else 1}  # of sums a row: they wait for each other, registers end
-
-
-def words(value):
-    return ir.Constant(WORDS, [value] * LANES)
 
 
 def _shifted(builder, word, by):
     """The word moved to the right by `by` bits, to the left if negative."""
     if by == 0:
         return word
-    return builder.lshr(word, words(by)) if by > 0 else builder.shl(word, words(-by))
+    return builder.lshr(word, constant(by, word)) if by > 0 else builder.shl(word, constant(-by, word))
+
+
+def _bytes(builder, word):
+    return builder.bitcast(word, ir.VectorType(I8, 4 * word.type.count))
+
+
+def _of_bytes(builder, name, left, right):
+    """What an instruction makes of two vectors of bytes."""
+    function = ir.FunctionType(left.type, [left.type] * 2)
+    return builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.x86." + name), [left, right])
 
 
 def _look_up(builder, table, indices):
-    """table[index % 16] of every byte of the words; each is less than 128."""
-    indices = builder.bitcast(indices, _BYTES)
+    """table[index % 16] of every byte of the words."""
+    words, indices = indices.type, _bytes(builder, indices)
+    permuted = _VBMI and words.count == 16
+    if not permuted:  # by `vpermb`, which alone ignores higher bits
+        indices = builder.and_(indices, constant(15, indices))
     if _AVX2:
-        function = ir.FunctionType(_BYTES, [_BYTES, _BYTES])
-        shuffle = cgutils.get_or_insert_function(builder.module, function, "llvm.x86.avx2.pshuf.b")
-        return builder.call(shuffle, [ir.Constant(_BYTES, table * 2), indices])
-    indices = builder.and_(indices, ir.Constant(_BYTES, [15] * 4 * LANES))
-    found = ir.Constant(_BYTES, [table[0]] * 4 * LANES)
+        levels = ir.Constant(indices.type, table * (words.count // 4))
+        name = "avx512.permvar.qi.512" if permuted else {8: "avx2.pshuf.b", 16: "avx512.pshuf.b.512"}[words.count]
+        return builder.bitcast(_of_bytes(builder, name, levels, indices), words)
+    found = constant(table[0], indices)
     for i, level in enumerate(table[1:], 1):
-        hit = builder.icmp_unsigned("==", indices, ir.Constant(_BYTES, [i] * 4 * LANES))
-        found = builder.select(hit, ir.Constant(_BYTES, [level] * 4 * LANES), found)
-    return found
+        hit = builder.icmp_unsigned("==", indices, constant(i, indices))
+        found = builder.select(hit, constant(level, indices), found)
+    return builder.bitcast(found, words)
 
 
-def _spread_signs(builder, signs):
-    """Bits 4 b ... 4 b + 3 of a word, in the low half of its byte b."""
-    order = [4 * (i // 4) + i % 4 // 2 for i in range(4 * LANES)]
-    mask = ir.Constant(ir.VectorType(I32, 4 * LANES), order)
-    signs = builder.bitcast(signs, _BYTES)
-    signs = builder.bitcast(builder.shuffle_vector(signs, signs, mask), WORDS)
-    odd = builder.and_(_shifted(builder, signs, 4), words(0x0F000F00))
-    return builder.or_(builder.and_(signs, words(0x000F000F)), odd)
+def _spread_signs(builder, signs, first):
+    """Bits first + 4 b ... first + 4 b + 3 of a word, in the low half of its byte b; then the same two bits higher."""
+    words = signs.type
+    if _VBMI and words.count == 16:  # `vpmultishiftqb`: each byte becomes 8 bits of 64, from any one on
+        signs = _bytes(builder, signs)
+        first = splat(builder, builder.trunc(first, I8), signs.type.count)
+        starts = [[(32 * (i // 4) + 4 * (i % 4) - by) % 64 for i in range(8)] for by in (0, 2)]
+        places = [builder.add(first, ir.Constant(signs.type, x * (words.count // 2))) for x in starts]
+        found = (_of_bytes(builder, "avx512.pmultishift.qb.512", x, signs) for x in places)
+        return [builder.bitcast(x, words) for x in found]
+    signs = _bytes(builder, builder.lshr(signs, splat(builder, first, words.count)))
+    order = [4 * (i // 4) + i % 4 // 2 for i in range(signs.type.count)]
+    mask = ir.Constant(ir.VectorType(I32, signs.type.count), order)
+    signs = builder.bitcast(builder.shuffle_vector(signs, signs, mask), words)
+    odd = builder.and_(_shifted(builder, signs, 4), constant(0x0F000F00, signs))
+    signs = builder.or_(builder.and_(signs, constant(0x000F000F, signs)), odd)
+    return signs, _shifted(builder, signs, -2)
 
 
 def _indices(builder, bits, word, signs):
     """(bytes, codes) for every field of the words: codes[i] is the code of those bytes of which i are the low 4 bits.
 
-    Half a byte may hold a neighbour too, so that it need not be masked out.
+    Half a byte may hold a neighbour too, so that it need not be masked out, and the other half anything.
     """
-    halves = [builder.and_(_shifted(builder, word, by), words(0x0F0F0F0F)) for by in (0, 4)]
+    halves = [_shifted(builder, word, by) for by in (0, 4)]
     if bits == 4:
         return [(half, list(range(16))) for half in halves]
     if bits == 2:
         return [(half, [i >> low & 3 for i in range(16)]) for half in halves for low in (0, 2)]
-    signs = _spread_signs(builder, signs)
-    found, above = [], _shifted(builder, signs, -2)
+    found, (signs, above) = [], signs
     for f, (source, at) in enumerate(((above, 2), (above, 3), (signs, 2), (signs, 3))):
-        magnitude = builder.and_(_shifted(builder, word, 2 * f), words(0x03030303))
-        source = builder.and_(source, words(0x3C3C3C3C))
+        magnitude = builder.and_(_shifted(builder, word, 2 * f), constant(0x03030303, word))
+        source = builder.and_(source, constant(-0x03030304, word))
         found.append((builder.or_(magnitude, source), [i & 3 | (i >> at & 1) << 2 for i in range(16)]))
     return found
 
 
 def emit_levels(builder, bits, word, signs=None, parts=2, raised=0):
-    """(i, levels) for every lane i of the codes of eight words, `parts` levels to a lane, in the order that is easiest;
-    four come plus `raised`."""
+    """(i, levels) for every lane i of the codes of a vector of words, `parts` levels to a lane, in the order that is
+    easiest; four come plus `raised`."""
     if bits == 8:
-        fields = [builder.xor(word, words(-0x7F7F7F80)) if raised else word]
+        fields = [builder.xor(word, constant(-0x7F7F7F80, word)) if raised else word]
     else:
         levels = [sign * level + raised for sign in (1, -1) for level in LEVELS[bits]]
         levels = [x - 256 if x > 127 else x for x in levels]
         fields = [
-            builder.bitcast(_look_up(builder, [levels[code] for code in codes], index), WORDS)
+            _look_up(builder, [levels[code] for code in codes], index)
             for index, codes in _indices(builder, bits, word, signs)
         ]
-    eight = ir.Constant(_PAIRS, [8] * 2 * LANES)
     for f, field in enumerate(fields):
         if parts == 4:
             yield f, field
         else:
-            pairs = builder.bitcast(field, _PAIRS)
-            yield f, builder.bitcast(builder.ashr(builder.shl(pairs, eight), eight), WORDS)
-            yield len(fields) + f, builder.bitcast(builder.ashr(pairs, eight), WORDS)
+            pairs = builder.bitcast(field, ir.VectorType(I16, 2 * word.type.count))
+            eight = constant(8, pairs)
+            yield f, builder.bitcast(builder.ashr(builder.shl(pairs, eight), eight), word.type)
+            yield len(fields) + f, builder.bitcast(builder.ashr(pairs, eight), word.type)
 
 
 def per_word(bits: int) -> int:
@@ -139,17 +155,16 @@ class _Lines:
         if bits == 3:
             planes = builder.mul(builder.udiv(k, I64(16)), n)
             self._signs = builder.add(planes, builder.mul(builder.udiv(loop.index, I64(2)), n))
-            half = builder.trunc(builder.mul(builder.urem(loop.index, I64(2)), I64(16)), I32)
-            self._shift = splat(builder, half, LANES)
+            self._first = builder.trunc(builder.mul(builder.urem(loop.index, I64(2)), I64(16)), I32)
 
-    def read(self, column):
-        """Eight words from a column on."""
+    def read(self, column, vector=WORDS):
+        """A vector of words from a column on, and what `_spread_signs` makes of their signs."""
         builder = self._builder
-        word = load(builder, self._codes, builder.add(self._line, column), WORDS)
+        word = load(builder, self._codes, builder.add(self._line, column), vector)
         if self._bits != 3:
             return word, None
-        signs = load(builder, self._codes, builder.add(self._signs, column), WORDS)
-        return word, builder.lshr(signs, self._shift)
+        signs = load(builder, self._codes, builder.add(self._signs, column), vector)
+        return word, _spread_signs(builder, signs, self._first)
 
 
 def each(builder, value, known, emit):
@@ -209,23 +224,26 @@ def multiply(typingctx, columns, bits, rows, a, a_row, codes, n, factors, addend
     def codegen(context, builder, signature, args):
         bits, rows, a, a_row, codes, n, factors, addends, stride, c, ldc, k = args[1:]
 
-        def emit(bits, rows):
+        def steps(bits, rows, first, width):
+            """All whole steps of `width` columns from the first on; returns where they end."""
             starts, raised = [builder.mul(I64(r), a_row) for r in range(rows)], BYTES and columns_
-            with cgutils.for_range_slice(builder, I64(0), n, I64(2 * LANES)) as (column, _):
-                at, chains = [column, builder.add(column, I64(LANES))], max(TIMES, _CHAINS[rows])
-                sums = [
-                    [[cgutils.alloca_once_value(builder, words(0)) for _ in range(chains)] for _ in at] for _ in starts
-                ]
+            end, chains = builder.mul(builder.udiv(n, I64(width)), I64(width)), max(TIMES, _CHAINS[rows])
+            zero = ir.Constant(_VECTOR, [0] * _VECTOR.count)
+            with cgutils.for_range_slice(builder, first, end, I64(width)) as (column, _):
+                at = [builder.add(column, I64(i)) for i in range(0, width, _VECTOR.count)]
+                sums = [[[cgutils.alloca_once_value(builder, zero) for _ in range(chains)] for _ in at] for _ in starts]
                 with cgutils.for_range(builder, builder.udiv(k, I64(per_word(bits)))) as loop:
                     lines = _Lines(builder, bits, codes, k, n, loop)
                     unit = builder.mul(loop.index, I64(per_word(bits) // PARTS * TIMES))
-                    levels = (emit_levels(builder, bits, *lines.read(x), PARTS, RAISED if raised else 0) for x in at)
-                    for both in zip(*levels, strict=True):
+                    levels = (
+                        emit_levels(builder, bits, *lines.read(x, _VECTOR), PARTS, RAISED if raised else 0) for x in at
+                    )
+                    for step in zip(*levels, strict=True):
                         for start, totals in zip(starts, sums, strict=True):
                             for half in range(TIMES):
-                                place = builder.add(unit, I64(both[0][0] * TIMES + half))
-                                left = splat(builder, load(builder, a, builder.add(place, start), I32), LANES)
-                                for parts, (i, right) in zip(totals, both, strict=True):
+                                place = builder.add(unit, I64(step[0][0] * TIMES + half))
+                                left = splat(builder, load(builder, a, builder.add(place, start), I32), _VECTOR.count)
+                                for parts, (i, right) in zip(totals, step, strict=True):
                                     part = parts[(i * TIMES + half) % chains]
                                     builder.store(_added(builder, columns_, builder.load(part), left, right), part)
                 for r, totals in enumerate(sums):
@@ -235,8 +253,14 @@ def multiply(typingctx, columns, bits, rows, a, a_row, codes, n, factors, addend
                             reduce(builder.add, [builder.load(part) for part in parts[half::TIMES]])
                             for half in range(TIMES)
                         )
-                        total = builder.add(low, builder.shl(high[0], words(8))) if high else low
+                        total = builder.add(low, _shifted(builder, high[0], -8)) if high else low
                         scaled(builder, columns_, total, factors, addends, stride, r, x, c, place, raised)
+            return end
+
+        def emit(bits, rows):
+            done = I64(0)
+            for width in dict.fromkeys((2 * _VECTOR.count, 2 * LANES)):
+                done = steps(bits, rows, done, width)
 
         each(builder, rows, (1, 3), lambda r: each(builder, bits, (2, 3, 4, 8), lambda b: emit(b, r)))
         return context.get_dummy_value()

@@ -13,8 +13,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from cachequant.kernels.codebooks import CODED, FACTORS, edges, magnitudes
-from cachequant.kernels.coded import FLOATS, PAGE, WORDS, side_bytes, words
-from cachequant.kernels.ir import F32, I64, LANES, half_bits, load, pointer, splat, store
+from cachequant.kernels.coded import FLOATS, PAGE, WORDS, side_bytes
+from cachequant.kernels.ir import F32, I64, LANES, constant, half_bits, load, pointer, splat, store
 from cachequant.kernels.tiles import product
 from cachequant.kernels.views import floats, keep
 
@@ -47,7 +47,8 @@ def _feedback_of(coding, layer, kv_heads, head, side, d):
 
 
 def _magnitude(builder, x):
-    return builder.bitcast(builder.and_(builder.bitcast(x, WORDS), words(0x7FFFFFFF)), FLOATS)
+    bits = builder.bitcast(x, WORDS)
+    return builder.bitcast(builder.and_(bits, constant(0x7FFFFFFF, bits)), FLOATS)
 
 
 def _emit_fed(builder, i, feedback, source, fed):
@@ -108,14 +109,15 @@ def _nearest(typingctx, bits, u, whole, d, inverse, feedback, errors, codes, num
             _emit_fed(builder, i, feedback, errors, fed)
             for g in groups:
                 x = builder.load(fed[g])
-                y, level, index = _magnitude(builder, x), ir.Constant(FLOATS, [levels[0]] * LANES), words(0)
+                y, level, index = _magnitude(builder, x), constant(levels[0], x), ir.Constant(WORDS, [0] * LANES)
                 for edge, more in zip(bounds, levels[1:], strict=True):
                     above = builder.fcmp_ordered(">", y, ir.Constant(FLOATS, [edge] * LANES))
                     level = builder.select(above, ir.Constant(FLOATS, [more] * LANES), level)
                     index = builder.add(index, builder.zext(above, WORDS))
                 negative = builder.fcmp_ordered("<", x, zero)
                 level = builder.select(negative, builder.fneg(level), level)
-                store(builder, builder.add(index, builder.select(negative, words(half), words(0))), codes, at[g])
+                sign = builder.select(negative, constant(half, index), constant(0, index))
+                store(builder, builder.add(index, sign), codes, at[g])
                 store(builder, builder.fsub(scaled[g], level), errors, at[g])
                 aim = load(builder, whole, at[g], FLOATS)
                 got = builder.fsub(builder.fmul(aim, by[g]), builder.fsub(x, level))

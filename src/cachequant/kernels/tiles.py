@@ -19,6 +19,7 @@ from cachequant.kernels.ir import (
     LINE,
     POINTER,
     add_neighbours,
+    constant,
     emit_exp,
     emit_fma,
     emit_larger,
@@ -32,7 +33,7 @@ from cachequant.kernels.ir import (
 SEGMENT = 256  # tokens between the cuts of a softmax: the row length of a score buffer
 PAGE = 32
 LEVEL = 2  # of cache that pages are fetched into
-I16 = ir.IntType(16)
+I8, I16 = ir.IntType(8), ir.IntType(16)
 _AVX2 = "avx2" in cpu.features()
 BYTES = "vpdpbusd" in simd.chosen().instruction  # where codes are looked up, products take four bytes, else two int16
 WIDE = max(LANES, simd.chosen().lanes)  # of the exponentials, whose bits do not depend on it
@@ -122,20 +123,19 @@ def emit_quads(builder, columns, total, left, right):
     """total + the sum of four products of bytes, `vpdpbusd` (Intel SDM volume 2C): unsigned are those of right with
     `columns`, else those of left.
     """
-    function = ir.FunctionType(total.type, [total.type] * 3)
-    dot = cgutils.get_or_insert_function(builder.module, function, "llvm.x86.avx512.vpdpbusd.256")
+    function, name = ir.FunctionType(total.type, [total.type] * 3), f"llvm.x86.avx512.vpdpbusd.{32 * total.type.count}"
+    dot = cgutils.get_or_insert_function(builder.module, function, name)
     return builder.call(dot, [total, right, left] if columns else [total, left, right])
 
 
-def emit_scales(builder, base, index):
-    """Eight bfloat16 numbers as float32."""
-    halves = ir.VectorType(I16, LANES)
+def emit_scales(builder, base, index, lanes=LANES):
+    """A vector of bfloat16 numbers as float32."""
+    halves = ir.VectorType(I16, lanes)
     address = builder.add(base, builder.mul(index, I64(2)))
     bits = builder.load(builder.inttoptr(address, halves.as_pointer()))
     bits.align = 2
-    words = ir.VectorType(I32, LANES)
-    bits = builder.shl(builder.zext(bits, words), ir.Constant(words, [16] * LANES))
-    return builder.bitcast(bits, ir.VectorType(F32, LANES))
+    bits = builder.zext(bits, ir.VectorType(I32, lanes))
+    return builder.bitcast(builder.shl(bits, constant(16, bits)), ir.VectorType(F32, lanes))
 
 
 def scaled(builder, columns, total, factors, addends, stride, row, column, c, place, raised=False):
@@ -143,16 +143,17 @@ def scaled(builder, columns, total, factors, addends, stride, row, column, c, pl
 
     raised : an int32 two numbers behind addends is added to the sum: what raised levels bring in.
     """
+    lanes = total.type.count
 
     def same(base, index, kind=F32):
-        return splat(builder, load(builder, base, index, kind), LANES)
+        return splat(builder, load(builder, base, index, kind), lanes)
 
     at = builder.mul(I64(row), stride)
     if raised:
         total = builder.add(total, same(addends, builder.add(at, I64(2)), I32))
-    values = builder.sitofp(total, ir.VectorType(F32, LANES))
+    values = builder.sitofp(total, ir.VectorType(F32, lanes))
     if columns:
-        factor = builder.fmul(emit_scales(builder, factors, column), same(addends, at))
+        factor = builder.fmul(emit_scales(builder, factors, column, lanes), same(addends, at))
         plus = same(addends, builder.add(at, I64(1)))
     else:
         factor, plus = same(factors, at), load(builder, c, place, values.type)

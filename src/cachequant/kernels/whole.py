@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 from cachequant.kernels.coded import FLOATS, PARTS, TIMES, each, per_word
 from cachequant.kernels.ir import F32, I32, I64, LANES, constant, emit_larger, emit_tree, load, splat, store
-from cachequant.kernels.tiles import I16, PAGE, emit_scales
+from cachequant.kernels.tiles import I8, I16, PAGE, emit_scales
 
 
 def _whole(builder, x, factor):
@@ -96,7 +96,7 @@ def page_weights(typingctx, looked_up, bits, p, scales, seen, top, out):
         while len(w) > 1:
             order = ir.Constant(ir.VectorType(I32, 2 * w[0].type.count), list(range(2 * w[0].type.count)))
             w = [builder.shuffle_vector(x, y, order) for x, y in zip(w[::2], w[1::2], strict=True)]
-        w = builder.bitcast(w[0], ir.VectorType(ir.IntType(8), 2 * PAGE))
+        w = builder.bitcast(w[0], ir.VectorType(I8, 2 * PAGE))
 
         def emit(bits):
             lanes, codes = per_word(bits) // parts, range(per_word(bits))
