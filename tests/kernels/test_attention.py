@@ -8,6 +8,8 @@ import pytest
 import naive_attention as naive
 from cachequant import kernels
 from cachequant.kernels import append, attention
+from cachequant.kernels.huge_pages import aligned
+from cachequant.kernels.slab import ALIGN
 
 LAYERS, LAYER = 2, 1
 
@@ -18,7 +20,9 @@ class Pages:
     def __init__(self, tokens, kv_heads, d, seed=0):
         self.shape = kv_heads, d
         count = -(-tokens // naive.PAGE)
-        self.memory = np.full((2 * count + 1, naive.page_floats(LAYERS, kv_heads, d)), np.nan, np.float32)
+        shape = 2 * count + 1, naive.page_floats(LAYERS, kv_heads, d)
+        self.memory = aligned(4 * shape[0] * shape[1], ALIGN).view(np.float32).reshape(shape)
+        self.memory[:] = np.nan
         rows = np.random.default_rng(seed).permutation(2 * count)[:count]
         self.addresses = self.memory.ctypes.data + rows * self.memory.strides[0]
         self.rows = rows

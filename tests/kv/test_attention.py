@@ -201,7 +201,7 @@ def test_bytes_are_those_of_the_calculator(kv):
     if not format.paged:
         assert held == 10 * exact
     else:
-        coded = sum(format.layer_bytes(1, kv_heads, d))
+        coded = sum(format.side_sizes(1, kv_heads, d))
         kept = min(format.exact_pages, 9) + 1
         assert held == kept * exact + (10 - kept) * coded
         assert bits <= 8 * held / (320 * 2 * kv_heads * d)

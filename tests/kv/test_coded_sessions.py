@@ -122,7 +122,9 @@ def test_a_scale_that_is_not_finite_is_refused(base, tmp_path, monkeypatch):
     with model.session() as session:
         session.extend(np.arange(70) % 131, "none")
         page = next(p for p in session.pages if model.pool.is_coded(p))
-        model.pool.read(page)[-2:] = (0x80, 0x7F)  # infinity in bfloat16
+        content = model.pool.read(page)
+        content[-2:] = (0x80, 0x7F)  # infinity in bfloat16
+        model.pool.write(page, content)
         session.save(tmp_path / "s")
     with pytest.raises(SnapshotError, match="page of codes 0 holds scales or values that are not finite"):
         model.load_session(tmp_path / "s")
@@ -171,7 +173,7 @@ def test_files_over_codes_with_other_pages_are_refused(base, tmp_path, codes, pa
         session.extend(np.arange(70) % 131, "none")
         session.save(path)
     file, count = TensorFile(path), codes[0]
-    size = codes[1] or model.pool.coding.coded_bytes
+    size = codes[1] or model.pool.coded_bytes
     tensors = {"ids": file.raw("ids").copy(), "pages": file.raw("pages")[:1].repeat(pages, 0)}
     tensors["codes"] = np.zeros((count, size), np.uint8)
     given = {k: v for k, v in file.metadata.items() if k != "sha256"}

@@ -1,6 +1,5 @@
 """The page pool: references, budget, zeroed memory, threads."""
 
-import ctypes
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,26 +17,33 @@ def pool(pages=None, **shape):
     return PagePool(**shape, budget_bytes=None if pages is None else pages * bytes_ + bytes_ // 2)
 
 
-def memory(p, page):
-    return np.ctypeslib.as_array((ctypes.c_uint8 * p.page_bytes).from_address(p.address(page)))
+def fill(p, page, value):
+    p.write(page, np.full(p.page_bytes, value, np.uint8))
 
 
 def test_page_bytes_count_keys_and_values_of_all_layers():
     assert PagePool(30, 3, 64).page_bytes == 30 * 2 * 3 * 64 * 32 * 4
 
 
-def test_pages_are_aligned_zeroed_and_apart():
+def test_pages_are_zeroed_and_apart():
     p = pool()
     ids = [p.acquire() for _ in range(50)]
-    addresses = sorted(p.address(i) for i in ids)
-    assert all(a % 64 == 0 for a in addresses)
-    assert np.diff(addresses).min() >= p.page_bytes
     for i in ids:
-        assert not memory(p, i).any()
-        memory(p, i)[:] = 255
+        assert not p.read(i).any()
+        fill(p, i, i + 1)
+    assert all((p.read(i) == i + 1).all() for i in ids)
     for i in ids:
         p.release(i)
-    assert not any(memory(p, p.acquire()).any() for _ in ids)
+    assert not any(p.read(p.acquire()).any() for _ in ids)
+
+
+@pytest.mark.parametrize("pages", [1, 3, 4, 20])
+def test_a_slab_is_no_larger_than_the_ones_before_it_or_slab_bytes(pages):
+    size = pool().page_bytes
+    p = PagePool(2, 3, 20, slab_bytes=size + 1)
+    for _ in range(pages):
+        p.acquire()
+    assert p.nbytes == {1: 1, 3: 4, 4: 4, 20: 24}[pages] * size
 
 
 def test_pages_as_large_as_a_slab_are_given_back():
@@ -45,9 +51,9 @@ def test_pages_as_large_as_a_slab_are_given_back():
     ids = [p.acquire() for _ in range(3)]
     held = p.nbytes
     assert held == 3 * p.page_bytes
-    memory(p, ids[0])[:] = 255
+    fill(p, ids[0], 255)
     p.release(ids[0])
-    assert p.nbytes == held * 2 // 3 and not memory(p, p.acquire()).any()
+    assert p.nbytes == held * 2 // 3 and not p.read(p.acquire()).any()
     assert p.nbytes == held
 
 
@@ -129,13 +135,13 @@ def test_threads():
         for _ in range(400):
             if len(mine) < 8 and rng.random() < 0.6:
                 page = p.acquire()
-                assert not memory(p, page).any()
-                memory(p, page)[:] = seed
+                assert not p.read(page).any()
+                fill(p, page, seed)
                 mine.append(page)
             elif mine:
                 page = mine.pop(rng.integers(len(mine)))
                 p.retain(page)
-                assert (memory(p, page) == seed).all()
+                assert (p.read(page) == seed).all()
                 p.release(page)
                 p.release(page)
         for page in mine:

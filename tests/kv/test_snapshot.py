@@ -111,7 +111,7 @@ def test_signatures(saved, tmp_path):
             MODEL.load_session(saved, key)
 
 
-NAN = np.full((3, MODEL.pool.payload_bytes // 4), np.nan, np.float32).view(np.uint8)
+NAN = np.full((3, MODEL.pool.page_bytes // 4), np.nan, np.float32).view(np.uint8)
 MALFORMED = {
     "version": (dict(format_version="1"), "format version '1'"),
     "no version": (dict(drop=["format_version"]), "format version None"),
@@ -132,7 +132,7 @@ MALFORMED = {
     "fewer pages than stored": (dict(stored="20"), "in 1 pages"),
     "page lengths": (dict(pages=np.zeros((3, 64), np.uint8)), r"pages of shape \(3, 64\)"),
     "flat pages": (dict(pages=np.zeros(64, np.uint8)), "and pages of shapes"),
-    "one page more": (dict(pages=np.zeros((4, MODEL.pool.payload_bytes), np.uint8)), "3 pages"),
+    "one page more": (dict(pages=np.zeros((4, MODEL.pool.page_bytes), np.uint8)), "3 pages"),
     "id outside the vocabulary": (dict(ids=[61] * 70), "token id 61 at 0"),
     "negative id": (dict(ids=[-1] * 70), "token id -1"),
     "longer than the context": (

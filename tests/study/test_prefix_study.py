@@ -1,5 +1,6 @@
 """Storage, eviction, snapshots and stress: what the functions of the study count is what the pages are."""
 
+import numpy as np
 import pytest
 
 import cachequant as cq
@@ -94,7 +95,7 @@ def test_snapshots_of_other_bits_are_told(tmp_path, monkeypatch):
 
     def other(self, path, key=None):
         session = load(self, path, key)
-        model.pool.read(session.pages[0])[:] = 0
+        model.pool.write(session.pages[0], np.zeros(model.pool.page_bytes, np.uint8))
         return session
 
     monkeypatch.setattr(type(model), "load_session", other)

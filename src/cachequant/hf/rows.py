@@ -8,7 +8,7 @@ import numpy as np
 
 from cachequant.errors import InputError
 from cachequant.kv.formats import PAGE
-from cachequant.kv.pages import PagePool, exact_rows
+from cachequant.kv.pages import PagePool
 
 NEWEST = 64  # tokens
 
@@ -79,10 +79,9 @@ class Row:
                 self._pool.release(pages.pop(index))
         self._address()
 
-    def rows(self, index: int, layer: int, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Exact keys and values (kv_heads, 32, d) of one page and layer, as views."""
-        keys, values = exact_rows(self._pool.read(self._exact[index]), *shape)
-        return keys[layer], values[layer]
+    def rows(self, index: int, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """Exact keys and values (kv_heads, 32, d) of one page and layer."""
+        return self._pool.layer(self._exact[index], layer)
 
     def fork(self) -> "Row":
         """Another row with the same pages."""

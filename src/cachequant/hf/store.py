@@ -12,6 +12,8 @@ import numpy as np
 from cachequant.errors import InputError
 from cachequant.hf.rows import Row
 from cachequant.kernels import append, attention
+from cachequant.kernels.huge_pages import aligned
+from cachequant.kernels.slab import ALIGN
 from cachequant.kv.coding import Coding
 from cachequant.kv.decode import decode
 from cachequant.kv.formats import PAGE, exact_bytes
@@ -87,7 +89,7 @@ class Store:
         if not missing:
             return row.exact, None
         size = exact_bytes(1, *self.shape[1:])
-        scratch, addresses = np.empty(len(missing) * size, np.uint8), row.exact.copy()
+        scratch, addresses = aligned(len(missing) * size, ALIGN), row.exact.copy()
         # the kernel adds the offset of the layer to the address of a page
         addresses[missing] = scratch.ctypes.data + size * (np.arange(len(missing)) - layer)
         return addresses, scratch
@@ -144,7 +146,7 @@ class Store:
         coded = out[:, :, leading * PAGE : full * PAGE]
         decode(row.coded[leading:full], self.coding, layer, *coded)
         for index in [*range(leading), *([full] if rest else [])]:
-            for side, x in zip(out, row.rows(index, layer, self.shape), strict=True):
+            for side, x in zip(out, row.rows(index, layer), strict=True):
                 target = side[:, index * PAGE : (index + 1) * PAGE]
                 target[:] = x[:, : target.shape[1]]
 

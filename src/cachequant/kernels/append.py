@@ -6,6 +6,7 @@ from numba import int64, njit
 from cachequant.kernels.encode import ROUNDED, encode_head, numbers_of
 from cachequant.kernels.ir import round_half
 from cachequant.kernels.lazy import ADDRESSES, STRIDED, compile_once
+from cachequant.kernels.slab import side_at
 from cachequant.kernels.tiles import PAGE
 from cachequant.kernels.views import floats
 
@@ -15,11 +16,12 @@ NO_CODES = np.empty(0, np.int64)
 @njit(error_model="numpy", cache=True)
 def append_token(k, v, page, layer, kv_heads, head, d, place, k_half, v_half):
     """Write the key and the value at two addresses to a place in a page, rounded to float16 where that is said."""
-    page += layer * 2 * kv_heads * d * PAGE * 4
-    keys, row = floats(page + head * d * PAGE * 4, d * PAGE), floats(k, d)
+    size = d * PAGE * 4
+    side = layer * 2 * kv_heads + head
+    keys, row = floats(side_at(page, side * size, size), d * PAGE), floats(k, d)
     for i in range(d):
         keys[i * PAGE + place] = round_half(row[i]) if k_half else row[i]
-    values, row = floats(page + ((kv_heads + head) * PAGE + place) * d * 4, d), floats(v, d)
+    values, row = floats(side_at(page, (side + kv_heads) * size, size) + place * d * 4, d), floats(v, d)
     for i in range(d):
         values[i] = round_half(row[i]) if v_half else row[i]
 
@@ -62,7 +64,7 @@ def append(k, v, pages, layer, start, coded=NO_CODES, coding=NO_CODES):
     Parameters
     ----------
     k, v : (T, kv_heads, d) float32; rows may be strided, each (kv_heads, d) contiguous.
-    pages : (P,) int64 base addresses of pages with room for start + T tokens of all layers.
+    pages : (P,) int64 pages (see `kernels.slab`) with room for start + T tokens of all layers.
     layer : which layer of the pages.
     start : absolute position of the first row.
     coded, coding : as for `attention.attend`.

@@ -15,6 +15,7 @@ from numba.extending import intrinsic
 from cachequant.kernels.codebooks import CODED, FACTORS, edges, magnitudes
 from cachequant.kernels.coded import FLOATS, PAGE, WORDS, side_bytes
 from cachequant.kernels.ir import F32, I64, LANES, constant, half_bits, load, pointer, splat, store
+from cachequant.kernels.slab import side_at
 from cachequant.kernels.tiles import product
 from cachequant.kernels.views import floats, keep
 
@@ -270,7 +271,7 @@ def _encode_side(bits, rows, values, d, means, matrix, feedback, out):
             centred[i, t] = source[t * d + i if values else i * PAGE + t] - mean[i]
     x, y = np.int64(centred.ctypes.data), np.int64(turned.ctypes.data)
     for t in range(0, PAGE, 4):
-        product(4, 2, 1, 32, 0, x + 4 * t, matrix, d, y + 4 * t * d, d, d, d, 0)
+        product(4, 2, LANES, 1, 32, 0, x + 4 * t, matrix, d, y + 4 * t * d, d, d, d, 0)
     for i in range(d):
         for t in range(PAGE):
             centred[i, t] = turned[t, i]
@@ -279,14 +280,14 @@ def _encode_side(bits, rows, values, d, means, matrix, feedback, out):
 
 @njit(error_model="numpy", cache=True)
 def encode_head(page, codes, layer, kv_heads, head, d, coding):
-    """Code the keys and values of one head of a full page; `page` and `codes` are addresses."""
+    """Code the keys and values of one head of a full page; `page` and `codes` are known as `kernels.slab` says."""
     k_bits, v_bits, offset = numbers_of(coding, layer)
-    k_bytes, v_bytes = side_bytes(k_bits, d), side_bytes(v_bits, d)
-    out = codes + offset + head * (k_bytes + v_bytes)
-    rows = page + (layer * 2 * kv_heads + head) * d * PAGE * 4
-    means, matrix, _ = basis_of(coding, layer, head, 0, d)
-    feedback = _feedback_of(coding, layer, kv_heads, head, 0, d)
-    _encode_side(k_bits, rows, False, d, means, matrix, feedback, out)
-    means, matrix, _ = basis_of(coding, layer, head, 1, d)
-    feedback = _feedback_of(coding, layer, kv_heads, head, 1, d)
-    _encode_side(v_bits, rows + kv_heads * d * PAGE * 4, True, d, means, matrix, feedback, out + k_bytes)
+    size, bits = d * PAGE * 4, (k_bits, v_bits)
+    at = offset + head * (side_bytes(k_bits, d) + side_bytes(v_bits, d))
+    for side in range(2):
+        means, matrix, _ = basis_of(coding, layer, head, side, d)
+        feedback = _feedback_of(coding, layer, kv_heads, head, side, d)
+        rows = side_at(page, ((2 * layer + side) * kv_heads + head) * size, size)
+        out = side_at(codes, at, side_bytes(bits[side], d))
+        _encode_side(bits[side], rows, side == 1, d, means, matrix, feedback, out)
+        at += side_bytes(bits[side], d)

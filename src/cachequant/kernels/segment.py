@@ -12,18 +12,21 @@ from numba import njit
 from cachequant.kernels.codebooks import CODED, unit_of_bits
 from cachequant.kernels.coded import multiply, side_bytes, unpack
 from cachequant.kernels.folds import row_sum
-from cachequant.kernels.ir import prefetch
-from cachequant.kernels.tiles import PAGE, SEGMENT, coded_product, product, softmax
+from cachequant.kernels.ir import LANES
+from cachequant.kernels.reading import AHEAD, fetch_part, fetch_side, next_exact, part_of, readers, rows_before
+from cachequant.kernels.slab import side_at
+from cachequant.kernels.tiles import PAGE, SEGMENT, WIDE, coded_product, product, softmax
 from cachequant.kernels.turned import EXTRA, FEW, WHOLE
 from cachequant.kernels.views import floats
 from cachequant.kernels.whole import page_weights
 
+KEYS = PAGE // WIDE  # vectors of a row of keys
 TILE = 48  # query rows (position, head of the group) that share one pass over the pages
 STATS = 4  # floats of a row beside its output: maximum, sum, and the part of the sum that read codes
 WEIGHTS = PAGE // 2 + 2  # numbers of a row's weights of one page: whole numbers, what one is worth, one unused
 ROOM = FEW * SEGMENT // PAGE  # rows of weights at a time: of a segment, or of a register tile
+DISTANCE = 1536  # bytes from the exact rows that few queries read to those that are fetched: pages are neighbours
 SEEN = 8  # partial sums of the weights that read codes
-AHEAD = 4  # sides of pages from the one being read to the one being fetched
 _UNITS = unit_of_bits()
 
 
@@ -46,24 +49,24 @@ def pack(q, stride, offset, width, first, rows, group, start, scale, d, panel):
 
 @njit(error_model="numpy", cache=True)
 def _exact_scores(rows, q, keys, d, s, ahead):
-    """Scores of `rows` queries, packed [d][TILE], against one page; `ahead` is the side that is read next."""
+    """Scores of `rows` queries, packed [d][TILE], against one page; see `tiles.product` for `ahead`."""
     if rows == 6:
-        product(6, 2, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE, ahead)
+        product(6, 2, LANES, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE, ahead)
     elif rows == 3:
-        product(3, 4, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE, ahead)
+        product(3, KEYS, WIDE, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE, ahead)
     else:
-        product(1, 4, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE, ahead)
+        product(1, KEYS, WIDE, 1, TILE, 0, q, keys, PAGE, s, SEGMENT, d, PAGE, ahead)
 
 
 @njit(error_model="numpy", cache=True)
 def _exact_values(rows, p, values, d, o, tokens, ahead):
-    """Add `tokens` rows of values, weighted by p, to the outputs; `ahead` is the side that is read next."""
+    """Add `tokens` rows of values, weighted by p, to the outputs; see `tiles.product` for `ahead`."""
     if rows == 6:
-        product(6, 2, SEGMENT, 1, 1, p, values, d, o, d, tokens, d, ahead)
+        product(6, 2, LANES, SEGMENT, 1, 1, p, values, d, o, d, tokens, d, ahead)
     elif rows == 3:
-        product(3, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d, ahead)
+        product(3, 4, WIDE, SEGMENT, 1, 1, p, values, d, o, d, tokens, d, ahead)
     else:
-        product(1, 4, SEGMENT, 1, 1, p, values, d, o, d, tokens, d, ahead)
+        product(1, 4, WIDE, SEGMENT, 1, 1, p, values, d, o, d, tokens, d, ahead)
 
 
 @njit(error_model="numpy", cache=True)
@@ -100,72 +103,55 @@ def _coded_values(bits, rows, weights, codes, levels, d, o):
 def _wide_scores(rows, turned, levels, d, s):
     """As `_exact_scores`, for queries as `turn_token` wrote them."""
     if rows == 6:
-        product(6, 2, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE, 0)
+        product(6, 2, LANES, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE, 0)
     elif rows == 3:
-        product(3, 4, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE, 0)
+        product(3, KEYS, WIDE, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE, 0)
     else:
-        product(1, 4, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE, 0)
-
-
-@njit(inline="always")
-def _rows_before(position, first, rows, group):
-    """How many rows of the tile stand before a position."""
-    return min(max(position * group - first, 0), rows)
-
-
-@njit(inline="always")
-def _fetch(index, values_too, coded, places, d):
-    """Ask for the codes of the keys of a page, or of its values, long before they are read."""
-    _, _, _, v_bits, k_codes, v_codes = places
-    if coded.size and coded[index]:
-        at, count = (v_codes, side_bytes(v_bits, d)) if values_too else (k_codes, v_codes - k_codes)
-        prefetch(coded[index] + at, count)
-
-
-@njit(inline="always")
-def _ahead(index, values_too, pages, coded, places, here):
-    """Address of the exact rows of the side that is read next, for products to fetch; `here` if it has codes."""
-    if index >= pages.size or (coded.size and coded[index]):
-        return here
-    return pages[index] + (places[1] if values_too else places[0])
+        product(1, KEYS, WIDE, d + EXTRA, 1, 0, turned, levels, PAGE, s, SEGMENT, d, PAGE, 0)
 
 
 @njit(error_model="numpy", cache=True)
 def _keys(query, first, rows, group, begin, count, pages, coded, places, scratch, d, s):
-    """Scores of all rows against `count` tokens from `begin` on."""
+    """Scores of all rows against `count` tokens from `begin` on: codes first, and exact rows are fetched meanwhile."""
     q, stride, offset, start, scale, turned, few = query
-    keys, _, k_bits, _, k_codes, _ = places
+    keys, values, k_bits, _, k_codes, _ = places
     panel, levels, _, _ = scratch
-    packed, length = coded.size == 0, (count + PAGE - 1) // PAGE  # without codes they are packed for all segments
-    for i in range(length):
-        position, index, target = begin + i * PAGE, begin // PAGE + i, s + i * PAGE * 4
-        codes = coded[index] if coded.size else 0
-        low = _rows_before(position, first, rows, group)
-        cut = _rows_before(position + PAGE, first, rows, group) if codes else rows
-        following = i + AHEAD
-        if following < 2 * length:
-            _fetch(begin // PAGE + following % length, following >= length, coded, places, d)
-        if low < cut and not packed:
-            pack(q, stride, offset, d, first, rows, group, start, scale, d, panel)
-            packed = True
-        page = pages[index] + keys
-        values_next = i + 1 == length
-        ahead = _ahead(index + 1 - length * values_next, values_next, pages, coded, places, page)
+    index, length, size = begin // PAGE, (count + PAGE - 1) // PAGE, d * PAGE * 4
+    exact = next_exact(0, length, first, rows, group, begin, coded)
+    page, part = side_at(pages[index + exact], keys, size) if exact < length else 0, part_of(size, length)
+    for i in range(length if coded.size else 0):
+        if i + AHEAD < length:
+            fetch_side(index + i + AHEAD, False, coded, places, d)
+        elif i + AHEAD < 2 * length:
+            fetch_side(index + i + AHEAD - length, True, coded, places, d)
+        fetch_part(page, part, size, i)
+        _, cut = readers(i, first, rows, group, begin, coded)
+        if cut == rows:
+            continue
+        codes, unpacked = side_at(coded[index + i], k_codes, side_bytes(k_bits, d)), 0
+        if not few or k_bits > CODED:
+            unpack(k_bits, codes, d, PAGE, levels)
+            unpacked = levels
+        while cut < rows:
+            m, at, to = _micro(rows - cut), turned + cut * (d + EXTRA) * 4, s + (cut * SEGMENT + i * PAGE) * 4
+            if k_bits <= CODED:
+                _coded_scores(k_bits, m, at, codes, unpacked, d, to)
+            else:
+                _wide_scores(m, at, levels, d, to)
+            cut += m
+    if coded.size and exact < length:  # without codes they are packed for all segments
+        pack(q, stride, offset, d, first, rows, group, start, scale, d, panel)
+    values_next = side_at(pages[index + exact], values, size) if exact < length else 0
+    while exact < length:
+        low, cut = readers(exact, first, rows, group, begin, coded)
+        target, exact = s + exact * PAGE * 4, next_exact(exact + 1, length, first, rows, group, begin, coded)
+        following = side_at(pages[index + exact], keys, size) if exact < length else values_next
+        ahead = page + DISTANCE if rows <= FEW else following
         while low < cut:
             m = _micro(cut - low)
             _exact_scores(m, panel + low * 4, page, d, target + low * SEGMENT * 4, ahead)
             low += m
-        unpacked = 0
-        if cut < rows and (not few or k_bits > CODED):
-            unpack(k_bits, codes + k_codes, d, PAGE, levels)
-            unpacked = levels
-        while cut < rows:
-            m, at, to = _micro(rows - cut), turned + cut * (d + EXTRA) * 4, target + cut * SEGMENT * 4
-            if k_bits <= CODED:
-                _coded_scores(k_bits, m, at, codes + k_codes, unpacked, d, to)
-            else:
-                _wide_scores(m, at, levels, d, to)
-            cut += m
+        page = following
 
 
 @njit(inline="always")
@@ -182,32 +168,60 @@ def _weigh(few, bits, p, codes, d, seen, out):
 @njit(error_model="numpy", cache=True)
 def _weigh_pages(bits, first, rows, group, begin, length, coded, codes_at, s, d, seen, weights):
     """`_weigh` for few rows and all pages of a segment: one page after the other would wait for its divisions."""
+    size = side_bytes(bits, d)
     for i in range(length):
         position, codes = begin + i * PAGE, coded[begin // PAGE + i]
-        for r in range(_rows_before(position + PAGE, first, rows, group) if codes else rows, rows):
+        for r in range(rows_before(position + PAGE, first, rows, group) if codes else rows, rows):
             p, at = s + (r * SEGMENT + i * PAGE) * 4, weights + (i * FEW + r) * WEIGHTS * 4
-            _weigh(True, bits, p, codes + codes_at, d, seen + r * SEEN * 4, at)
+            _weigh(True, bits, p, side_at(codes, codes_at, size), d, seen + r * SEEN * 4, at)
 
 
 @njit(error_model="numpy", cache=True)
-def _sums(few, first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated):
+def _sums(few, first, rows, group, begin, count, pages, coded, places, after, scratch, d, s, o, rotated):
     """Values of `count` tokens from `begin` on, weighted by what the softmax left, added to the outputs."""
     _, values, _, v_bits, _, v_codes = places
     _, levels, weights, seen = scratch
-    length = (count + PAGE - 1) // PAGE
+    page_after, places_after, matrix = after
+    index, length, size = begin // PAGE, (count + PAGE - 1) // PAGE, d * PAGE * 4
     if few and coded.size and v_bits <= CODED:
         _weigh_pages(v_bits, first, rows, group, begin, length, coded, v_codes, s, d, seen, weights)
-    for i in range(length):
-        position, index, p = begin + i * PAGE, begin // PAGE + i, s + i * PAGE * 4
-        codes = coded[index] if coded.size else 0
-        low = _rows_before(position, first, rows, group)
-        cut = _rows_before(position + PAGE, first, rows, group) if codes else rows
+    exact = next_exact(0, length, first, rows, group, begin, coded)
+    page = side_at(pages[index + exact], values, size) if exact < length else 0
+    part, part_of_matrix = part_of(size, length), part_of(d * d * 4, length)
+    for i in range(length if coded.size else 0):
         if i + AHEAD < length:
-            _fetch(index + AHEAD, True, coded, places, d)
-        elif index + AHEAD < pages.size:  # of the next segment
-            _fetch(index + AHEAD, False, coded, places, d)
-        page = pages[index] + values
-        ahead = _ahead(index + 1, i + 1 < length, pages, coded, places, page)
+            fetch_side(index + i + AHEAD, True, coded, places, d)
+        else:
+            fetch_side(page_after + i + AHEAD - length, False, coded, places_after, d)
+        fetch_part(page, part, size, i)
+        fetch_part(matrix, part_of_matrix, d * d * 4, i)
+        _, cut = readers(i, first, rows, group, begin, coded)
+        if cut == rows:
+            continue
+        codes, p, unpacked = side_at(coded[index + i], v_codes, side_bytes(v_bits, d)), s + i * PAGE * 4, 0
+        if not few or v_bits > CODED:
+            unpack(v_bits, codes, PAGE, d, levels)
+            unpacked = levels
+        while cut < rows:
+            m, to = _micro(rows - cut), rotated + cut * d * 4
+            if v_bits <= CODED:
+                at = weights + (i * FEW + cut) * WEIGHTS * 4 if few else weights
+                for r in range(0 if few else m):
+                    x, y = p + (cut + r) * SEGMENT * 4, seen + (cut + r) * SEEN * 4
+                    _weigh(False, v_bits, x, codes, d, y, at + r * WEIGHTS * 4)
+                _coded_values(v_bits, m, at, codes, unpacked, d, to)
+            else:
+                _exact_values(m, p + cut * SEGMENT * 4, levels, d, to, PAGE, levels)
+            cut += m
+    while exact < length:
+        position, p = begin + exact * PAGE, s + exact * PAGE * 4
+        low, cut = readers(exact, first, rows, group, begin, coded)
+        exact, following = next_exact(exact + 1, length, first, rows, group, begin, coded), page
+        if exact < length:
+            following = side_at(pages[index + exact], values, size)
+        elif not coded.size and page_after < pages.size:
+            following = side_at(pages[page_after], places_after[0], size)
+        ahead = page + DISTANCE if rows <= FEW else following
         while low < cut:
             m = _micro(cut - low)
             shared = min((first + low) // group + 1 - position, PAGE)  # tokens of the page that all m rows see
@@ -218,30 +232,17 @@ def _sums(few, first, rows, group, begin, count, pages, coded, places, scratch, 
                     at = p + (r * SEGMENT + shared) * 4
                     _exact_values(1, at, page + shared * d * 4, d, o + r * d * 4, more, ahead)
             low += m
-        unpacked = 0
-        if cut < rows and (not few or v_bits > CODED):
-            unpack(v_bits, codes + v_codes, PAGE, d, levels)
-            unpacked = levels
-        while cut < rows:
-            m, to = _micro(rows - cut), rotated + cut * d * 4
-            if v_bits <= CODED:
-                at = weights + (i * FEW + cut) * WEIGHTS * 4 if few else weights
-                for r in range(0 if few else m):
-                    x, y = p + (cut + r) * SEGMENT * 4, seen + (cut + r) * SEEN * 4
-                    _weigh(False, v_bits, x, codes + v_codes, d, y, at + r * WEIGHTS * 4)
-                _coded_values(v_bits, m, at, codes + v_codes, unpacked, d, to)
-            else:
-                _exact_values(m, p + cut * SEGMENT * 4, levels, d, to, PAGE, levels)
-            cut += m
+        page = following
 
 
 @njit(error_model="numpy", cache=True)
-def attend_segment(query, first, rows, group, segment, pages, coded, places, scratch, d, s, o, rotated, stats):
+def attend_segment(query, first, rows, group, segment, pages, coded, places, after, scratch, d, s, o, rotated, stats):
     """One segment for `rows` query rows; row r stands at position (first + r) // group and reads nothing after it.
 
     query : address of the queries, bytes between tokens, offset of the head, position of the first, factor of scores,
         address of the tile's queries in the coded basis, and whether those are few (see `turned.looked_up`).
     places : offsets of the head's keys and values in an exact page; bits, and offsets in the codes, of both sides.
+    after : what is read behind this segment, to be fetched: the first page, its places, and a (d, d) matrix or 0.
     scratch : addresses of room for packed queries, for the levels of a page, for weights, and for sums of weights.
     s, o, rotated, stats : addresses of the score buffer (rows, 256), of the outputs (rows, d), of those in the coded
         basis, and of the statistics. Rows before the segment are left alone.
@@ -259,7 +260,7 @@ def attend_segment(query, first, rows, group, segment, pages, coded, places, scr
             row, blocks = s + r * SEGMENT * 4, (tokens + PAGE - 1) // PAGE
             floats(row + tokens * 4, blocks * PAGE - tokens)[:] = -np.inf
             softmax(row, blocks, stats + r * STATS * 4)
-    _sums(query[-1], first, rows, group, begin, count, pages, coded, places, scratch, d, s, o, rotated)
+    _sums(query[-1], first, rows, group, begin, count, pages, coded, places, after, scratch, d, s, o, rotated)
     if coded.size:
         numbers = floats(stats, rows * STATS)
         for r in range(rows):

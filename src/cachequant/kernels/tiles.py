@@ -69,21 +69,22 @@ def emit_tile(builder, shape, strides, operands, column, kind, first, term, last
 
 
 @intrinsic(prefer_literal=True)
-def product(typingctx, rows, vectors, a_row, a_k, accumulate, a, b, ldb, c, ldc, k, n, ahead):
+def product(typingctx, rows, vectors, lanes, a_row, a_k, accumulate, a, b, ldb, c, ldc, k, n, ahead):
     """c[r, j] (+)= sum over ascending k of a[r * a_row + k * a_k] * b[k * ldb + j] for r < rows, j < n.
 
     `ahead` is the address of a matrix like b to fetch meanwhile; the literal 0 fetches nothing.
 
-    rows, vectors and accumulate are literals that shape the code: rows x 8 * vectors is the register tile, columns left
-    over take narrower ones; a_row and a_k are better literals. a, b, c are addresses; strides count floats.
+    rows, vectors, lanes and accumulate are literals that shape the code: rows x vectors * lanes is the register tile,
+    columns left over take narrower ones; a_row and a_k are better literals. a, b, c are addresses; strides count
+    floats.
     """
-    rows_, vectors_, accumulate_ = (x.literal_value for x in (rows, vectors, accumulate))
+    rows_, vectors_, lanes_, accumulate_ = (x.literal_value for x in (rows, vectors, lanes, accumulate))
     known = [getattr(x, "literal_value", None) for x in (a_row, a_k)]
 
     def codegen(context, builder, signature, args):
-        strides = [arg if value is None else I64(value) for value, arg in zip(known, args[2:4], strict=True)]
-        a, b, ldb, c, ldc, k, n = args[5:12]
-        fetched = None if getattr(ahead, "literal_value", None) == 0 else args[12]
+        strides = [arg if value is None else I64(value) for value, arg in zip(known, args[3:5], strict=True)]
+        a, b, ldb, c, ldc, k, n = args[6:13]
+        fetched = None if getattr(ahead, "literal_value", None) == 0 else args[13]
 
         def first(place, vector):
             if accumulate_:
@@ -91,7 +92,7 @@ def product(typingctx, rows, vectors, a_row, a_k, accumulate, a, b, ldb, c, ldc,
             return ir.Constant(vector, [0.0] * vector.count)
 
         done = I64(0)
-        for count, lanes in ((vectors_, LANES), (1, LANES), (1, 1)):
+        for count, lanes in dict.fromkeys(((vectors_, lanes_), (1, lanes_), (1, LANES), (1, 1))):
             width = I64(count * lanes)
             end = builder.mul(builder.udiv(n, width), width)
             with cgutils.for_range_slice(builder, done, end, width) as (column, _):
@@ -104,7 +105,7 @@ def product(typingctx, rows, vectors, a_row, a_k, accumulate, a, b, ldb, c, ldc,
         return context.get_dummy_value()
 
     kinds = *[types.int64] * 7, ahead if isinstance(ahead, types.IntegerLiteral) else types.int64
-    return types.void(rows, vectors, a_row, a_k, accumulate, *kinds), codegen
+    return types.void(rows, vectors, lanes, a_row, a_k, accumulate, *kinds), codegen
 
 
 def emit_pairs(builder, total, left, right):

@@ -6,7 +6,7 @@ from numba import njit
 from cachequant.kernels.codebooks import CODED, unit_of_bits
 from cachequant.kernels.encode import basis_of, numbers_of
 from cachequant.kernels.folds import row_dot, row_magnitude
-from cachequant.kernels.tiles import RAISED, product
+from cachequant.kernels.tiles import RAISED, WIDE, product
 from cachequant.kernels.views import floats
 from cachequant.kernels.whole import whole_numbers
 
@@ -48,7 +48,7 @@ def turn_token(q, layer, head, group, d, scale, coding, few, out):
                 result[i] = row[i] * np.float32(scale)
         else:
             at, bias = np.int64(turned.ctypes.data), row_dot(q + g * d * 4, means, d)
-            product(1, 8, 1, 1, 0, q + g * d * 4, matrix, d, at, d, d, d, 0)
+            product(1, 4, WIDE, 1, 1, 0, q + g * d * 4, matrix, d, at, d, d, d, 0)
             for i in range(d):
                 turned[i] *= np.float32(scale)
             largest = row_magnitude(at, d)

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from cachequant.errors import InputError
-from cachequant.kernels.encode import BASIS, FEEDBACK, HEAD_STRIDE, LAYER_STRIDE, PER_LAYER, ROUNDED
+from cachequant.kernels.encode import BASIS, FEEDBACK, HEAD_STRIDE, LAYER_STRIDE, OFFSET, PER_LAYER, ROUNDED
 from cachequant.kv import formats
 from cachequant.kv.basis import Basis, plain
 from cachequant.kv.formats import PageFormat
@@ -18,19 +18,24 @@ class Coding:
     """Format and basis for a model's shape; made by `coding`.
 
     numbers : what `kernels.encode` describes, empty for float32 pages.
-    coded_bytes : of a page of codes, all layers; 0 for float32 pages.
+    sizes : (S,) int64 bytes of the sides of a page of codes, in order; empty for float32 pages.
     """
 
     format: PageFormat
     basis: Basis | None
     numbers: np.ndarray
-    coded_bytes: int
+    sizes: np.ndarray
 
     @cached_property
     def fingerprint(self) -> str:
         """Names format and basis; hashed once, for it is asked for with every request to a cache."""
         basis = "" if self.basis is None else self.basis.sha256
         return hashlib.sha256(f"{self.format.name}\n{basis}".encode()).hexdigest()
+
+    @property
+    def coded_bytes(self) -> int:
+        """Bytes of a page of codes, all layers; 0 for float32 pages."""
+        return int(self.sizes.sum())
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +55,7 @@ def coding(format: str | PageFormat, layers: int, kv_heads: int, head_dim: int, 
         raise InputError("page format 'mixed' is measured on a model: load one with it, or name the bits of each layer")
     format.check(layers, head_dim)
     if not format.paged:
-        return Coding(format, None, np.empty(0, np.int64), 0)
+        return Coding(format, None, *np.empty((2, 0), np.int64))
     if format.compressed:
         basis = basis or plain(layers, kv_heads, head_dim)
         expected = (layers, kv_heads, 2, 1 + 2 * head_dim, head_dim)
@@ -61,7 +66,7 @@ def coding(format: str | PageFormat, layers: int, kv_heads: int, head_dim: int, 
             raise InputError(f"feedback of shape {basis.feedback.shape} does not fit a model that needs {triangles}")
     else:
         basis = None
-    sizes = format.layer_bytes(layers, kv_heads, head_dim)
+    sizes = np.array(format.side_sizes(layers, kv_heads, head_dim))
     numbers = np.zeros(PER_LAYER + 3 * layers, np.int64)
     if basis is not None:
         strides = basis.array.strides
@@ -69,8 +74,7 @@ def coding(format: str | PageFormat, layers: int, kv_heads: int, head_dim: int, 
         if basis.feedback is not None:
             numbers[FEEDBACK] = basis.feedback.ctypes.data
     numbers[ROUNDED] = not format.compressed
-    offset = 0
-    for i, ((k, v), size) in enumerate(zip(format.layers(layers), sizes, strict=True)):
-        numbers[PER_LAYER + 3 * i : PER_LAYER + 3 * i + 3] = k, v, offset
-        offset += size
-    return Coding(format, basis, numbers, offset)
+    of_layers = numbers[PER_LAYER:].reshape(layers, 3)
+    of_layers[:, :OFFSET] = format.layers(layers)
+    of_layers[1:, OFFSET] = sizes.reshape(layers, -1).sum(1).cumsum()[:-1]
+    return Coding(format, basis, numbers, sizes)

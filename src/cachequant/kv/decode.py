@@ -7,6 +7,7 @@ from cachequant.kernels.codebooks import CODED, UNITS
 from cachequant.kernels.coded import per_word, side_bytes, unpack
 from cachequant.kernels.encode import numbers_of
 from cachequant.kernels.ir import pointer
+from cachequant.kernels.slab import side_at
 from cachequant.kernels.tiles import PAGE
 from cachequant.kernels.views import keep
 from cachequant.kv.coding import Coding
@@ -17,7 +18,7 @@ def decode(addresses: np.ndarray, coding: Coding, layer: int, keys: np.ndarray, 
 
     Parameters
     ----------
-    addresses : (P,) int64 of pages of codes.
+    addresses : (P,) int64 of pages of codes (see `kernels.slab`).
     coding : how they are coded.
     layer : which layer of the pages.
     keys, values : (kv_heads, 32 P, d) float32, written; they may be slices.
@@ -47,12 +48,14 @@ def _levels(addresses, coding, layer, halves, units, out):
     k_bits, v_bits, offset = numbers_of(coding, layer)
     room = np.empty(d * PAGE, np.float32)
     for i in range(len(addresses)):
-        at, page = addresses[i] + offset, slice(i * PAGE, (i + 1) * PAGE)
+        at, tokens = offset, slice(i * PAGE, (i + 1) * PAGE)
         for head in range(kv_heads):
-            _side(k_bits, at, True, halves[0], units[0], room, out[0, head, page])
-            at += side_bytes(k_bits, d)
-            _side(v_bits, at, False, halves[1], units[1], room, out[1, head, page])
-            at += side_bytes(v_bits, d)
+            for side in range(2):
+                bits = (k_bits, v_bits)[side]
+                size = side_bytes(bits, d)
+                codes = side_at(addresses[i], at, size)
+                _side(bits, codes, side == 0, halves[side], units[side], room, out[side, head, tokens])
+                at += size
 
 
 @njit(error_model="numpy", cache=True)

@@ -64,14 +64,14 @@ class PageFormat:
         if self.paged:
             check_head_dim(head_dim)
 
-    def layer_bytes(self, layers: int, kv_heads: int, head_dim: int) -> list[int]:
-        """Bytes of each layer of a page of codes."""
-        size = side_bytes.py_func
-        return [kv_heads * (size(k, head_dim) + size(v, head_dim)) for k, v in self.layers(layers)]
+    def side_sizes(self, layers: int, kv_heads: int, head_dim: int) -> list[int]:
+        """Bytes of the sides of a page of codes, in order: keys and values of every head of every layer."""
+        sides = [side_bytes.py_func(bits, head_dim) for pair in self.layers(layers) for bits in pair]
+        return [size for i in range(0, 2 * layers, 2) for size in sides[i : i + 2] * kv_heads]
 
     def bits_per_value(self, layers: int, head_dim: int, tokens: int | None = None) -> float:
         """Bits of a stored value, scales counted: in the limit, or of `tokens` with their exact pages."""
-        page = 8 * sum(self.layer_bytes(layers, 1, head_dim)) / (2 * layers * head_dim * PAGE)
+        page = 8 * sum(self.side_sizes(layers, 1, head_dim)) / (2 * layers * head_dim * PAGE)
         if tokens is None or not self.paged:
             return page
         full = tokens // PAGE

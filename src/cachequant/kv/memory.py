@@ -47,7 +47,7 @@ def memory(config: DecoderConfig, kv: str | PageFormat, tokens: int, calibration
     row = 2 * c.layers * c.kv_heads * c.head_dim * FLOAT
     full, rest = divmod(tokens, PAGE)
     coded = max(full - format.exact_pages, 0) if format.paged else 0
-    page = sum(format.layer_bytes(c.layers, c.kv_heads, c.head_dim))
+    page = sum(format.side_sizes(c.layers, c.kv_heads, c.head_dim))
     sides = [bits for pair in format.layers(c.layers) for bits in pair]
     scales = coded * sum(bits <= 8 for bits in sides) * c.kv_heads * PAGE * SCALE_BYTES
     exact = tokens - coded * PAGE

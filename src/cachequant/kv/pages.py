@@ -12,6 +12,7 @@ from threading import RLock
 import numpy as np
 
 from cachequant.errors import CachequantError, InputError
+from cachequant.kernels import slab
 from cachequant.kv.coding import Coding
 from cachequant.kv.encoded import plain_rows
 from cachequant.kv.formats import PAGE, exact_bytes
@@ -57,29 +58,29 @@ class PagePool:
                 raise InputError(f"{name} has to be at least 1, got {value}")
         self._shape = layers, kv_heads, head_dim
         self.coding = coding if coding is not None and coding.format.paged else None
-        self.payload_bytes = exact_bytes(layers, kv_heads, head_dim)  # of an exact page, without alignment
-        self._rows = SlabAllocator(self.payload_bytes, slab_bytes)
-        self._codes = SlabAllocator(self.coding.coded_bytes, slab_bytes) if self.coding else None
-        if budget_bytes is not None and budget_bytes < self._rows.stride:
-            raise InputError(f"a budget of {budget_bytes} bytes holds no page; one takes {self._rows.stride}")
+        sizes = np.full(2 * layers * kv_heads, head_dim * PAGE * 4)
+        self._rows = SlabAllocator(sizes, slab_bytes, grows=self.coding is None)
+        self._codes = SlabAllocator(self.coding.sizes, slab_bytes, grows=True) if self.coding else None
+        if budget_bytes is not None and budget_bytes < self.page_bytes:
+            raise InputError(f"a budget of {budget_bytes} bytes holds no page; one takes {self.page_bytes}")
         self._budget, self._held_bytes = budget_bytes, 0
         self._coded: set[int] = set()
         self.lock = RLock()  # also that of the caches over this pool: a shelf changes together with the references
         self._dropped: deque[int] = deque()
         self._shelves: dict[int, OrderedDict[int, None]] = {}
-        self._blocks: dict[int, tuple[np.ndarray, int]] = {}  # and their addresses
+        self._places: dict[int, tuple[int, np.ndarray]] = {}  # what the kernels know pages by, and their slabs
         self._references: dict[int, int] = {}
         self._next = 0
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of one exact page, all layers, alignment included."""
-        return self._rows.stride
+        """Bytes of one exact page, all layers."""
+        return self._rows.page_bytes
 
     @property
     def coded_bytes(self) -> int:
-        """Bytes of one page of codes, all layers, alignment included; 0 for a format without codes."""
-        return self._codes.stride if self._codes else 0
+        """Bytes of one page of codes, all layers; 0 for a format without codes."""
+        return self._codes.page_bytes if self._codes else 0
 
     def size(self, page: int) -> int:
         """Bytes of a held page."""
@@ -103,7 +104,7 @@ class PagePool:
         """Pages with at least one reference."""
         with self.lock:
             self.collect()
-            return len(self._blocks)
+            return len(self._places)
 
     @property
     def free(self) -> int | None:
@@ -131,14 +132,14 @@ class PagePool:
             self.collect()
             left = None
             if self._budget is not None:
-                left = (self._budget - self._held_bytes) // slabs.stride
+                left = (self._budget - self._held_bytes) // slabs.page_bytes
                 if left == 0:
                     held = f"{self.in_use} pages of the budget are in use ({self._held_bytes} bytes)"
                     raise BudgetError(f"all {held}: release one first")
-            block = slabs.take(None if left is None else max(left - slabs.free, 1))
+            place = slabs.take(None if left is None else max(left - slabs.free, 1))
             page, self._next = self._next, self._next + 1
-            self._blocks[page], self._references[page] = block, 1
-            self._held_bytes += slabs.stride
+            self._places[page], self._references[page] = place, 1
+            self._held_bytes += slabs.page_bytes
             if coded:
                 self._coded.add(page)
             return page
@@ -155,15 +156,33 @@ class PagePool:
             else:
                 kept = exact_rows(source, *self._shape)
             target = self.acquire()
-            for new, old in zip(exact_rows(self._blocks[target][0], *self._shape), kept, strict=True):
+            content = np.zeros(self.page_bytes, np.uint8)
+            for new, old in zip(exact_rows(content, *self._shape), kept, strict=True):
                 new[..., :rows, :] = old[..., :rows, :]
+            self.write(target, content)
             return target
 
     def read(self, page: int) -> np.ndarray:
-        """(bytes of a page without alignment,) uint8 view of a held page, valid until it is freed."""
+        """(bytes of a page,) uint8: what a held page has, all layers one behind the other."""
         with self.lock:
             self._held(page)
-            return self._blocks[page][0][: self.coding.coded_bytes if page in self._coded else self.payload_bytes]
+            return slab.read(self._places[page][0], self._slabs(page).sizes)
+
+    def write(self, page: int, content: np.ndarray) -> None:
+        """Give a held page the content that `read` returns of another one."""
+        with self.lock:
+            self._held(page)
+            slab.write(self._places[page][0], self._slabs(page).sizes, content)
+
+    def layer(self, page: int, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values (kv_heads, 32, head_dim) of one layer of a held exact page."""
+        _, kv_heads, head_dim = self._shape
+        with self.lock:
+            self._held(page)
+            sides = 2 * kv_heads
+            found = slab.read(self._places[page][0], self._rows.sizes, sides * layer, sides * (layer + 1))
+        keys, values = exact_rows(found, 1, kv_heads, head_dim)
+        return keys[0], values[0]
 
     def retain(self, page: int) -> None:
         """Count one more reference.
@@ -231,7 +250,7 @@ class PagePool:
             return self._references.get(page, 0)
 
     def address(self, page: int) -> int:
-        """Base address of a held page, aligned to 64 bytes, fixed until it is freed.
+        """What the kernels know a held page by (see `kernels.slab`), fixed until it is freed.
 
         Raises
         ------
@@ -239,7 +258,7 @@ class PagePool:
         """
         with self.lock:
             self._held(page)
-            return self._blocks[page][1]
+            return self._places[page][0]
 
     def collect(self) -> None:
         """Release what was dropped; every method does that first."""
@@ -253,12 +272,15 @@ class PagePool:
         self._references[page] -= 1
         if not self._references[page]:
             del self._references[page]
-            slabs = self._codes if page in self._coded else self._rows
+            slabs = self._slabs(page)
             self._coded.discard(page)
-            self._held_bytes -= slabs.stride
-            slabs.give(*self._blocks.pop(page))
+            self._held_bytes -= slabs.page_bytes
+            slabs.give(*self._places.pop(page))
         elif self._references[page] == 1 and page in self._shelves:
             self._shelves[page][page] = None
+
+    def _slabs(self, page: int) -> SlabAllocator:
+        return self._codes if page in self._coded else self._rows
 
     def _held(self, page: int) -> None:
         if page not in self._references:

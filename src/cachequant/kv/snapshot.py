@@ -61,23 +61,31 @@ def save(session: Session, path: str | Path, key: bytes | None = None) -> None:
     check_key(key)
     pool, ids = session.model.pool, np.array(session.ids, np.int32)
     full, rows = divmod(session.stored, PAGE)
-    pages = [pool.read(page) for page in session.pages[:full] if not pool.is_coded(page)]
-    codes = [pool.read(page) for page in session.pages[:full] if pool.is_coded(page)]
+    held = list(session.pages[:full])
     if rows:  # what a longer branch left behind the last token is not this session's
-        own = pool.copy(session.pages[-1], rows)
-        pages.append(pool.read(own).copy())
-        pool.release(own)
+        held.append(pool.copy(session.pages[-1], rows))
+    pages, codes = (
+        _contents(pool, [page for page in held if pool.is_coded(page) == coded], size)
+        for coded, size in ((False, pool.page_bytes), (True, pool.coded_bytes))
+    )
+    if rows:
+        pool.release(held[-1])
     metadata = identity(session.model) | {"tokens": str(len(ids)), "stored": str(session.stored)}
     metadata |= _digests(metadata, [ids, *pages, *codes], key)
-    code_bytes = pool.coding.coded_bytes if pool.coding else 0
-    shapes = {"ids": ("I32", ids.shape), "pages": ("U8", (len(pages), pool.payload_bytes))}
-    shapes["codes"] = ("U8", (len(codes), code_bytes))
+    shapes = {"ids": ("I32", ids.shape), "pages": ("U8", pages.shape), "codes": ("U8", codes.shape)}
     with cachedir.atomic_file(Path(path).absolute()) as partial:
         writer = TensorWriter(partial, shapes, metadata, hashed=False)  # the digests are in the metadata
         writer.write("ids", ids)
-        writer.write("pages", np.stack(pages) if pages else np.empty((0, pool.payload_bytes), np.uint8))
-        writer.write("codes", np.stack(codes) if codes else np.empty((0, code_bytes), np.uint8))
+        writer.write("pages", pages)
+        writer.write("codes", codes)
         writer.close()
+
+
+def _contents(pool: PagePool, pages: list[int], size: int) -> np.ndarray:
+    out = np.empty((len(pages), size), np.uint8)
+    for row, page in zip(out, pages, strict=True):
+        row[:] = pool.read(page)
+    return out
 
 
 def load(model: "Model", path: str | Path, key: bytes | None = None) -> Session:
@@ -89,10 +97,9 @@ def load(model: "Model", path: str | Path, key: bytes | None = None) -> Session:
         if found != expected:
             raise SnapshotError(f"{path}: {name} is {found!r}, this model's is {expected!r}")
     coded = [_is_coded(pool, i, snapshot.stored) for i in range(-(-snapshot.stored // PAGE))]
-    code_bytes = pool.coding.coded_bytes if pool.coding else 0
     for name, found, expected in (
-        ("pages", snapshot.pages.shape, (coded.count(False), pool.payload_bytes)),
-        ("codes", snapshot.codes.shape, (coded.count(True), code_bytes)),
+        ("pages", snapshot.pages.shape, (coded.count(False), pool.page_bytes)),
+        ("codes", snapshot.codes.shape, (coded.count(True), pool.coded_bytes)),
     ):
         if found != expected:
             raise SnapshotError(
@@ -118,7 +125,7 @@ def load(model: "Model", path: str | Path, key: bytes | None = None) -> Session:
         sources = {False: iter(snapshot.pages), True: iter(snapshot.codes)}
         for kind in coded:
             pages.append(pool.acquire(kind))
-            pool.read(pages[-1])[:] = next(sources[kind])
+            pool.write(pages[-1], next(sources[kind]))
         session.share(ids.tolist(), pages, snapshot.stored)
     finally:
         for page in reversed(pages):

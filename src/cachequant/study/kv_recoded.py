@@ -63,7 +63,7 @@ class RecodedSession(Session):
             parts.append(super()._run(ids[:now]))
             ids = ids[now:]
             if self._pool.is_coded(self.pages[-1]):
-                self._pool.read(self.pages[-1])[:] = self._pool.read(self._codes)
+                self._pool.write(self.pages[-1], self._pool.read(self._codes))
         return np.concatenate(parts)
 
     def _see(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
@@ -85,10 +85,12 @@ class RecodedSession(Session):
         *sides, at = numbers_of.py_func(numbers, layer)
         _, _, kv_heads, d = self._rows[layer].shape
         sizes = [side_bytes.py_func(bits, d) for bits in sides]
-        page = self._pool.read(self._codes)[at:][: kv_heads * sum(sizes)].reshape(kv_heads, -1)
+        content = self._pool.read(self._codes)
+        page = content[at:][: kv_heads * sum(sizes)].reshape(kv_heads, -1)
         for bits, side, part in zip(sides, SIDES, np.split(page, sizes[:1], axis=1), strict=True):
             if bits < CODED:
                 self._without_search(layer, side, bits, part)
+        self._pool.write(self._codes, content)
 
     def _without_search(self, layer: int, side: str, bits: int, out: np.ndarray) -> None:
         """Codes of one side of a layer to (kv_heads, bytes of a side), each with the root mean square for a scale."""
