@@ -37,6 +37,13 @@ def test_pages_are_zeroed_and_apart():
     assert not any(p.read(p.acquire()).any() for _ in ids)
 
 
+@pytest.mark.parametrize("size", [0, 64, 10**6])
+def test_content_of_another_size_is_refused(size):
+    p = pool()
+    with pytest.raises(InputError, match=f"{size} bytes for a page of {p.page_bytes}"):
+        p.write(p.acquire(), np.zeros(size, np.uint8))
+
+
 @pytest.mark.parametrize("pages", [1, 3, 4, 20])
 def test_a_slab_is_no_larger_than_the_ones_before_it_or_slab_bytes(pages):
     size = pool().page_bytes

@@ -165,22 +165,27 @@ class PagePool:
     def read(self, page: int) -> np.ndarray:
         """(bytes of a page,) uint8: what a held page has, all layers one behind the other."""
         with self.lock:
-            self._held(page)
-            return slab.read(self._places[page][0], self._slabs(page).sizes)
+            return slab.read(self.address(page), self._slabs(page).sizes)
 
     def write(self, page: int, content: np.ndarray) -> None:
-        """Give a held page the content that `read` returns of another one."""
+        """Give a held page the content that `read` returns of another one.
+
+        Raises
+        ------
+        InputError : content of another size.
+        """
         with self.lock:
-            self._held(page)
-            slab.write(self._places[page][0], self._slabs(page).sizes, content)
+            number = self.address(page)
+            if content.nbytes != self.size(page):
+                raise InputError(f"{content.nbytes} bytes for a page of {self.size(page)}")
+            slab.write(number, self._slabs(page).sizes, content)
 
     def layer(self, page: int, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values (kv_heads, 32, head_dim) of one layer of a held exact page."""
         _, kv_heads, head_dim = self._shape
+        sides = 2 * kv_heads
         with self.lock:
-            self._held(page)
-            sides = 2 * kv_heads
-            found = slab.read(self._places[page][0], self._rows.sizes, sides * layer, sides * (layer + 1))
+            found = slab.read(self.address(page), self._rows.sizes, sides * layer, sides * (layer + 1))
         keys, values = exact_rows(found, 1, kv_heads, head_dim)
         return keys[0], values[0]
 
