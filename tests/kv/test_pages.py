@@ -37,6 +37,14 @@ def test_pages_are_zeroed_and_apart():
     assert not any(p.read(p.acquire()).any() for _ in ids)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 16), (4, 4, 64), (32, 8, 128)])
+def test_content_may_be_strided(shape):
+    p = PagePool(*shape)
+    page, content = p.acquire(), np.random.default_rng(0).integers(0, 256, 2 * p.page_bytes, np.uint8)[::2]
+    p.write(page, content)
+    assert np.array_equal(p.read(page), content)
+
+
 @pytest.mark.parametrize("size", [0, 64, 10**6])
 def test_content_of_another_size_is_refused(size):
     p = pool()

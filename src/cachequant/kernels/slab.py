@@ -67,7 +67,8 @@ def read(page: int, sizes: np.ndarray, first: int = 0, last: int | None = None) 
 
 def write(page: int, sizes: np.ndarray, content: np.ndarray) -> None:
     """Fill a page with (bytes,) uint8, as `read` gives them."""
-    _copied(page, sizes, 0, len(sizes), True, np.ascontiguousarray(content).ctypes.data)
+    content = np.ascontiguousarray(content)  # by a name that lives until it is copied
+    _copied(page, sizes, 0, len(sizes), True, content.ctypes.data)
 
 
 def clear(page: int, sizes: np.ndarray) -> None:
