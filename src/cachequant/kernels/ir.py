@@ -142,6 +142,18 @@ def exp(typingctx, x):
 
 
 @intrinsic
+def put(typingctx, address, index, value):
+    """Write element `index` (of float32) after an address: an array over it would cost a call to count references."""
+
+    def codegen(context, builder, signature, args):
+        address, index, value = args
+        store(builder, value, address, index)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float32), codegen
+
+
+@intrinsic
 def pointer(typingctx, address):
     """An int64 address as a pointer for `numba.carray`."""
 
@@ -164,13 +176,14 @@ def fetch_add(typingctx, address):
 
 @intrinsic
 def prefetch(typingctx, address, count):
-    """Ask for `count` bytes at an address, to be in the second level of cache."""
+    """Ask for `count` bytes at an address, and the rest of four cache lines, to be in the second level of cache."""
 
     def codegen(context, builder, signature, args):
         address, count = args
         base = builder.inttoptr(address, POINTER)
-        with cgutils.for_range_slice(builder, I64(0), count, I64(LINE)) as (offset, _):
-            emit_prefetch(builder, base, offset, 2)
+        with cgutils.for_range_slice(builder, I64(0), count, I64(4 * LINE)) as (offset, _):
+            for line in range(0, 4 * LINE, LINE):
+                emit_prefetch(builder, base, builder.add(offset, I64(line)), 2)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen

@@ -12,7 +12,7 @@ from numba import njit
 from cachequant.kernels.codebooks import CODED, unit_of_bits
 from cachequant.kernels.coded import multiply, side_bytes, unpack
 from cachequant.kernels.folds import row_sum
-from cachequant.kernels.ir import LANES
+from cachequant.kernels.ir import LANES, put
 from cachequant.kernels.reading import AHEAD, fetch_part, fetch_side, next_exact, part_of, readers, rows_before
 from cachequant.kernels.slab import side_at
 from cachequant.kernels.tiles import PAGE, SEGMENT, WIDE, coded_product, product, softmax
@@ -162,7 +162,7 @@ def _weigh(few, bits, p, codes, d, seen, out):
         step = page_weights(True, bits, p, scales, seen, np.float32(WHOLE), out)
     else:
         step = page_weights(False, bits, p, scales, seen, np.float32(WHOLE), out)
-    floats(out, WEIGHTS)[PAGE // 2] = step * _UNITS[bits]
+    put(out, PAGE // 2, step * _UNITS[bits])
 
 
 @njit(error_model="numpy", cache=True)
