@@ -143,7 +143,8 @@ class RotatedCache(Cache):
         return Store(*self._prepared[0], self._coding, _repeated(pads, batch))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the newest `-tokens_to_remove` tokens, at most 64 unless the cut is in exact pages or at a page's end.
+        """Forget the newest `-tokens_to_remove` tokens: at most 64 of the most that were stored, unless the cut is in
+        exact pages or at a page's end.
 
         Raises
         ------

@@ -66,7 +66,7 @@ class Row:
         if rows and place not in self._exact and self._pool.coding.format.compressed:
             raise InputError(
                 f"a crop to {to} tokens cuts page {place}, of which only codes are left: allowed are crops of up to "
-                f"{NEWEST} tokens, or to {place * PAGE} tokens, the end of a page"
+                f"{NEWEST} tokens from the most that were stored, or to {place * PAGE} tokens, the end of a page"
             )
 
     def crop(self, to: int) -> None:
