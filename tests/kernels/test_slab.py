@@ -36,6 +36,9 @@ def test_what_is_written_is_read(pages):
     for number, content in zip(numbers, contents, strict=True):
         assert (slab.read(number, SIZES) == content).all()
         assert (slab.read(number, SIZES, 1, 3) == content[64:320]).all()
+    rows = np.empty((len(numbers), SIZES.sum()), np.uint8)
+    assert all(slab.read(n, SIZES, out=row) is row for n, row in zip(numbers, rows, strict=True))
+    assert (rows == contents).all()
     slab.clear(numbers[0], SIZES)
     assert not slab.read(numbers[0], SIZES).any()
     assert all((slab.read(n, SIZES) == c).all() for n, c in zip(numbers[1:], contents[1:], strict=True))

@@ -9,10 +9,10 @@ times the binary logarithm of the slab's pages. A page alone in its slab is know
 """
 
 import numpy as np
-from numba import boolean, carray, int64, njit
+from numba import boolean, int64, njit
 
-from cachequant.kernels.ir import pointer
 from cachequant.kernels.lazy import ADDRESSES, compile_once
+from cachequant.kernels.views import numbers
 
 ALIGN = 64  # bytes
 INTERLEAVED = 8  # pages of the largest slab
@@ -35,9 +35,9 @@ def _copy(page, sizes, first, last, inside, memory):
     offset = 0
     for i in range(last):
         if i >= first:
-            side = carray(pointer(side_at(page, offset, sizes[i])), (sizes[i],), np.uint8)
+            side = numbers(side_at(page, offset, sizes[i]), sizes[i] // 8)
             if memory:
-                other = carray(pointer(memory), (sizes[i],), np.uint8)
+                other = numbers(memory, sizes[i] // 8)
                 memory += sizes[i]
                 if inside:
                     side[:] = other
@@ -54,13 +54,16 @@ def _copied(*arguments) -> None:
     _copy(*arguments)
 
 
-def read(page: int, sizes: np.ndarray, first: int = 0, last: int | None = None) -> np.ndarray:
-    """Sides `first` to `last` of a page, one behind the other, as new (bytes,) uint8.
+def read(
+    page: int, sizes: np.ndarray, first: int = 0, last: int | None = None, out: np.ndarray | None = None
+) -> np.ndarray:
+    """Sides `first` to `last` of a page, one behind the other, as (bytes,) uint8: `out`, which is contiguous, or new.
 
-    sizes : (S,) int64 bytes of all sides of a page, in order.
+    sizes : (S,) int64 bytes of all sides of a page, in order, each a multiple of 64.
     """
     last = len(sizes) if last is None else last
-    out = np.empty(sizes[first:last].sum(), np.uint8)
+    if out is None:
+        out = np.empty(sizes[first:last].sum(), np.uint8)
     _copied(page, sizes, first, last, False, out.ctypes.data)
     return out
 

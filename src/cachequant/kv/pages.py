@@ -162,10 +162,10 @@ class PagePool:
             self.write(target, content)
             return target
 
-    def read(self, page: int) -> np.ndarray:
-        """(bytes of a page,) uint8: what a held page has, all layers one behind the other."""
+    def read(self, page: int, out: np.ndarray | None = None) -> np.ndarray:
+        """(bytes of a page,) uint8, new or `out`: what a held page has, all layers one behind the other."""
         with self.lock:
-            return slab.read(self.address(page), self._slabs(page).sizes)
+            return slab.read(self.address(page), self._slabs(page).sizes, out=out)
 
     def write(self, page: int, content: np.ndarray) -> None:
         """Give a held page the content that `read` returns of another one.

@@ -84,7 +84,7 @@ def save(session: Session, path: str | Path, key: bytes | None = None) -> None:
 def _contents(pool: PagePool, pages: list[int], size: int) -> np.ndarray:
     out = np.empty((len(pages), size), np.uint8)
     for row, page in zip(out, pages, strict=True):
-        row[:] = pool.read(page)
+        pool.read(page, row)
     return out
 
 
