@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachequant.errors import CachequantError, InputError
+from cachequant.kernels.slab import side_at
 from cachequant.kv.pages import BudgetError, PageError, PagePool
 
 
@@ -25,9 +26,13 @@ def test_page_bytes_count_keys_and_values_of_all_layers():
     assert PagePool(30, 3, 64).page_bytes == 30 * 2 * 3 * 64 * 32 * 4
 
 
-def test_pages_are_zeroed_and_apart():
+def test_pages_are_aligned_zeroed_and_apart():
     p = pool()
     ids = [p.acquire() for _ in range(50)]
+    size = p.page_bytes // 12
+    sides = sorted(side_at.py_func(p.address(i), side * size, size) for i in ids for side in range(12))
+    assert all(a % 64 == 0 for a in sides)
+    assert np.diff(sides).min() >= size
     for i in ids:
         assert not p.read(i).any()
         fill(p, i, i + 1)

@@ -118,7 +118,7 @@ def work(q, turned, pages, coded, coding, layer, start, kv_heads, scale, out, pa
     split, sides = parts.size > 0, 2 if coded.size else 1
     runs = (segments + run - 1) // run if split else 1
     jobs = kv_heads * tiles * runs
-    queue, job = np.int64(counters.ctypes.data), 0
+    queue = np.int64(counters.ctypes.data)
     if threads and counters[0] >= jobs:
         return
     block, between = height * (sides * d + STATS) * 4, height * d * 4
